@@ -62,8 +62,7 @@ from hf_depth import (
 )
 from hf_depth.data.tokenization import TextEncoder
 from hf_depth.evaluation.minimal_pairs import fill_log_probabilities
-from hf_depth.evaluation.probe_features import ProbeOptions
-from hf_depth.evaluation.probing import probe_task
+from hf_depth.evaluation.probing import ProbeOptions, probe_task
 
 Cell = dict[str, Any]  # what is measured: `part` and settings; equal ones are measured once
 

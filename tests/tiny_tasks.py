@@ -6,6 +6,7 @@ import io
 import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -16,7 +17,7 @@ from datasets import Dataset
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DATASET_VALS, DataCollatorForTasks, TaskSpec, TaskTrainer, TaskTrainingArguments, get_task
 from hf_depth.errors import UserError
-from hf_depth.evaluation.scoring import TaskResult, compute_task_metrics
+from hf_depth.evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics
 from hf_depth.tasks.dataset import TaskDataset
 from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
@@ -135,14 +136,19 @@ def rte_rows(number: int, seed: int = 0) -> Dataset:
     )
 
 
-def task_results() -> list[TaskResult]:
+def scored(spec: TaskSpec, split: str, metrics: dict[str, float]) -> TaskEvaluation:
+    """An evaluation of which nothing but the scores is known."""
+    return TaskEvaluation(SimpleNamespace(spec=spec, split=split), TaskPredictions(), metrics)
+
+
+def task_results() -> list[TaskEvaluation]:
     """Scores of several kinds of tasks."""
     mrpc, rte, instructions = get_task("mrpc"), get_task("rte"), get_task("natural_instructions")
     return [
-        TaskResult(rte, "validation", compute_task_metrics(rte, [{"label": 0}] * 3, ["entailment"] * 2 + ["x"])),
-        TaskResult(rte, "test", {"unparsed_fraction": 0.5}),
-        TaskResult(mrpc, "validation", compute_task_metrics(mrpc, [{"label": 1}] * 4, predicted_ids=[1, 1, 1, 0])),
-        TaskResult(instructions, "test", {"rougeL": 41.256, "exact_match": 0.25, "rougeL_title": 12.0}),
+        scored(rte, "validation", compute_task_metrics(rte, [{"label": 0}] * 3, ["entailment"] * 2 + ["x"])),
+        scored(rte, "test", {"unparsed_fraction": 0.5}),
+        scored(mrpc, "validation", compute_task_metrics(mrpc, [{"label": 1}] * 4, predicted_ids=[1, 1, 1, 0])),
+        scored(instructions, "test", {"rougeL": 41.256, "exact_match": 0.25, "rougeL_title": 12.0}),
     ]
 
 

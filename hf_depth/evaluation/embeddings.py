@@ -17,8 +17,7 @@ from ..data.tokenization import (
 )
 from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
-from ..suggestions import suggestion
-from .inference import batches_by_length, check_least, encode_documents, evaluating, is_list, not_finite, padded
+from .inference import batches_by_length, encode_documents, evaluating, not_finite, padded
 
 POOLINGS = ("sentence_token", "mean")
 
@@ -60,8 +59,7 @@ def sentence_embeddings(
 
     Raises:
         `ValueError`: if model and tokenizer do not fit each other; if a document has no sentence, more sentences than
-            the model has sentence tokens, or a sentence without a token; if an argument is out of its range.
-        `TypeError`: if `texts` are no texts, or in no order, as in a set.
+            the model has sentence tokens, or a sentence without a token; if there is no such layer or pooling.
         `FloatingPointError`: if an embedding is not finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, sentence_embeddings, train_tokenizer
@@ -72,16 +70,15 @@ def sentence_embeddings(
     torch.Size([2, 16])
     """
     _check_layer(model, layer)
-    pooling = _check_pooling(model, pooling)
-    check_least(1, batch_size=batch_size)
+    pooling = _pooling(model, pooling)
     check_sentence_tokens(model, tokenizer)
-    splitter = get_sentence_splitter(sentence_language)
     if isinstance(texts, str):
-        is_one, documents = True, encode_sentences([texts], TextEncoder(tokenizer), splitter)
+        is_one, splitter = True, get_sentence_splitter(sentence_language)
+        documents = encode_sentences([texts], TextEncoder(tokenizer), splitter)
     else:
-        documents = _documents(texts)
-        is_one = bool(documents) and isinstance(documents[0], str)
-        documents = encode_documents(tokenizer, [documents] if is_one else documents)
+        texts = list(texts)
+        is_one = bool(texts) and isinstance(texts[0], str)
+        documents = encode_documents(tokenizer, [texts] if is_one else texts)
     laid_out = [_lay_out(model, tokenizer, number, document) for number, document in enumerate(documents)]
     found: list[torch.Tensor] = [torch.empty(0)] * len(documents)
     with evaluating(model):
@@ -98,37 +95,17 @@ def sentence_embeddings(
 def _check_layer(model: PreTrainedModel, layer: int) -> None:
     number = model.get_encoder().config.get_text_config().num_hidden_layers + 1
     if not -number <= layer < number:
-        raise UserError(
-            f"`layer` must be between {-number} and {number - 1} for an encoder of {number - 1} layers (0: the token "
-            f"embeddings), got {layer}."
-        )
+        raise UserError(f"`layer` must be between {-number} and {number - 1} (0: the token embeddings), got {layer}.")
 
 
-def _check_pooling(model: PreTrainedModel, pooling: str | None) -> str:
+def _pooling(model: PreTrainedModel, pooling: str | None) -> str:
     has_them = has_sentence_tokens(model.config)
-    if pooling is None:
-        return "sentence_token" if has_them else "mean"
+    pooling = pooling or ("sentence_token" if has_them else "mean")
     if pooling not in POOLINGS:
-        raise UserError(
-            f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}.{suggestion(str(pooling), POOLINGS)}"
-        )
+        raise UserError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}.")
     if pooling == "sentence_token" and not has_them:
         raise UserError("`pooling` sentence_token is for a DEPTH model: a T5 has no sentence tokens. Use mean.")
     return pooling
-
-
-def _documents(texts: Sequence[str] | Sequence[Sequence[str]]) -> list[str] | list[list[str]]:
-    """The sentences of one document, or those of several."""
-    kinds = "`texts` must be a text, a list of sentences, or a list of documents that are lists of sentences"
-    if not is_list(texts):
-        raise TypeError(f"{kinds}, got {texts!r:.80}.")
-    texts = list(texts)
-    if all(isinstance(part, str) for part in texts):
-        return texts
-    for number, part in enumerate(texts):
-        if not is_list(part) or not all(isinstance(one, str) for one in part):
-            raise TypeError(f"{kinds}; item {number} is {part!r:.80}.")
-    return texts
 
 
 def _lay_out(
@@ -147,8 +124,7 @@ def _lay_out(
     if len(sentences) > len(tokens):
         raise UserError(
             f"Document {number} has {len(sentences)} sentences, but the model has {len(tokens)} sentence tokens. Give "
-            f"it as several documents: `[sentences[i : i + {len(tokens)}] for i in range(0, len(sentences), "
-            f"{len(tokens)})]`."
+            "it as several documents."
         )
     owners = [owner for place, ids in enumerate(sentences) for owner in (-1, place, *[place] * len(ids))]
     return layout_document(sentences, tokens, eosen_token_id(tokenizer), tokenizer.eos_token_id), [*owners, -1, -1]

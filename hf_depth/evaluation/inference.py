@@ -1,8 +1,7 @@
-"""What predictions, embeddings and orders of sentences share: evaluation mode, batches, checks of what is given."""
+"""What predictions, embeddings, orders and minimal pairs share: evaluation mode, batches, errors of NaN."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -35,12 +34,7 @@ def batches_by_length(items: Sequence[Sequence], batch_size: int) -> Iterator[li
 def padded(
     sources: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
 ) -> dict[str, torch.Tensor]:
-    """
-    Token ids as a batch: `input_ids` and `attention_mask`, both of shape `(batch_size, longest)`.
-
-    Raises:
-        `ValueError`: if one is longer than what the model has places for.
-    """
+    """Token ids as `input_ids` and `attention_mask`, both of shape `(batch_size, longest)`, on the model's device."""
     check_length(max(map(len, sources)), number_of_places(model.get_encoder()))
     rows = [torch.tensor(source, device=model.device) for source in sources]
     return {
@@ -49,18 +43,8 @@ def padded(
     }
 
 
-def is_list(value: Any) -> bool:
-    """Whether something gives its items one after the other, in an order: no text, set or mapping."""
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
-
-
 def encode_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-    """
-    The token ids of each sentence of each document.
-
-    Raises:
-        `ValueError`: if a sentence has no token.
-    """
+    """The token ids of each sentence of each document; `ValueError` if a sentence has no token."""
     encoded = iter(TextEncoder(tokenizer)([sentence for document in documents for sentence in document]))
     found = [[next(encoded) for _ in document] for document in documents]
     for number, sentences in enumerate(found):
@@ -73,21 +57,8 @@ def encode_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Seq
     return found
 
 
-def check_least(least: int, **numbers: int | None) -> None:
-    """Raise a `ValueError` that names the argument if a number is below the least; `None` is not given."""
-    for name, number in numbers.items():
-        if number is not None and number < least:
-            raise UserError(f"`{name}` must be at least {least}, got {number}.")
-
-
 def not_finite(what: str, model: PreTrainedModel | None = None) -> FloatingPointError:
-    """
-    The error for a result that is not finite.
-
-    Args:
-        what: the result, such as `"The score of a label"`.
-        model: what gave it, whose weights are looked at.
-    """
+    """The error for a result that is not finite; the weights of the model may be the cause."""
     parameters = [] if model is None else model.named_parameters()
     bad = next((name for name, parameter in parameters if not parameter.isfinite().all()), None)
     cause = "T5 overflows in float16: take float32 or bfloat16."

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ..errors import UserError
 from ..models.modeling_depth import (
     MaskRule,
     cross_entropy_per_token,
@@ -31,8 +30,6 @@ from .inference import not_finite
 MAX_LOGITS, MAX_CPU_LOGITS = 2**26, 2**23
 # Tokens of labels in one decoder sequence: their attention to each other grows with the square.
 MAX_ROW_LENGTH = 512
-# Kinds of PEFT prompts that stand in front of the encoder input only.
-ENCODER_PROMPTS = ("PROMPT_TUNING", "P_TUNING")
 
 
 @torch.no_grad()
@@ -59,11 +56,7 @@ def score_labels(
 
     Returns:
         `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.
-
-    Raises:
-        `ValueError`: if the model is one of PEFT's prefix tuning, whose virtual tokens precede those of the decoder.
     """
-    _check_decoder_is_free(model)
     label_ids = label_ids.cpu()  # where to look for the padding does not wait for a device
     lengths = (label_ids != -100).sum(dim=1)
     groups = _groups(lengths.tolist(), MAX_ROW_LENGTH if _labels_share_rows(model) else 1)
@@ -83,15 +76,8 @@ def score_labels(
 
 def check_finite_scores(scores: np.ndarray | Sequence[Sequence[float]], model: PreTrainedModel | None = None) -> None:
     """
-    Check that there is a greatest one among the scores of each example: of NaN, `argmax` is the first label.
-
-    Args:
-        scores (`np.ndarray` or `Sequence[Sequence[float]]` of shape `(batch_size, num_labels)`):
-            What [`score_labels`] returned. (It does not look at them itself, which would wait for a device.)
-        model (`PreTrainedModel`, *optional*): what scored, whose weights may be the cause.
-
-    Raises:
-        `FloatingPointError`: if one is not finite.
+    Raise `FloatingPointError` if a score is not finite: of NaN, `argmax` is the first label. [`score_labels`] does
+    not look at them itself, which would wait for a device.
     """
     if not np.isfinite(scores).all():
         raise not_finite("The score of a label", model)
@@ -126,13 +112,7 @@ def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:
 
 
 def _label_row(model, label_ids: torch.LongTensor, device: torch.device) -> dict:
-    """
-    The tokens of several labels in one row, without padding.
-
-    Returns:
-        `dict`: `labels` and `decoder_input_ids` (`(1, Q)`), `label_index` (`(Q,)`: which label a token belongs to) and
-        `num_labels`.
-    """
+    """The tokens of several labels in one row (1, Q), without padding, and to which label each belongs (Q,)."""
     real = label_ids != -100
     return {
         "labels": label_ids[real][None].to(device),
@@ -154,7 +134,6 @@ def _labels_share_rows(model) -> bool:
 
 def _own_label_mask(model, decoder_input_ids: torch.LongTensor, label_index: torch.LongTensor):
     """Decoder self-attention in a row of labels: to earlier tokens of the same label, by the rules of the model."""
-
     config = model.config
     groups = None
     if has_sentence_tokens(config) and config.hierarchical_decoder_mask:
@@ -180,13 +159,3 @@ def _groups(lengths: Sequence[int], row_length: int) -> Iterator[slice]:
             start, total = index, 0
         total += length
     yield slice(start, len(lengths))
-
-
-def _check_decoder_is_free(model: PreTrainedModel) -> None:
-    """Raise if PEFT puts virtual tokens in front of the decoder's, for which the mask of the labels has no room."""
-    peft_config = getattr(model, "active_peft_config", None)
-    if getattr(peft_config, "is_prompt_learning", False) and peft_config.peft_type not in ENCODER_PROMPTS:
-        raise UserError(
-            "`score_labels` cannot score by a PEFT model with virtual tokens before the decoder's (prefix tuning): "
-            "labels that share a sequence cannot attend to them. Use LoRA or prompt tuning, or generate the labels."
-        )

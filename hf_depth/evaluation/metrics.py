@@ -1,8 +1,8 @@
 """
-Metrics of predictions, a table of functions, and what an unparseable prediction (generated text that is none of the
-labels) counts as.
+The metrics of tasks: a table of functions of scikit-learn, scipy, rouge-score, sacrebleu and SQuAD.
 
-Such a prediction is of the class `UNPARSED`, which no example has, and so is always wrong:
+Generated text that is none of the labels is unparseable: it is of the class `UNPARSED`, which no example has. So it is
+always wrong:
 
 - accuracy: wrong.
 - F1, precision and recall of two classes: it counts as the class that the example does not have, as in T5. Otherwise,
@@ -12,8 +12,6 @@ Such a prediction is of the class `UNPARSED`, which no example has, and so is al
 - Matthews correlation: a class of its own.
 - Pearson and Spearman correlation: the number -1, as in T5. (A number on the scale between two labels is parsed as the
   nearest, see [`TaskSpec.parse`].)
-
-The libraries that compute them are imported when they are first used.
 """
 
 import importlib.util
@@ -38,12 +36,7 @@ if TYPE_CHECKING:
     import evaluate
 
 KINDS = ("ids", "values", "texts")
-_OPTIONS = ("num_labels", "sample_weight")  # of functions of "ids" that take them
-
-# What evaluations report beside the metrics of the task: trainers, runs and probes.
-_REPORTED = ("loss", "score", "unparsed_fraction", "samples", "runtime")
-_REPORTED += ("model_preparation_time", "jit_compilation_time")
-_REPORTED_BEGINS = ("attention_entropy", "majority_", "chance_", "bag_of_words_", "random_weights_", "mem_")
+REPORTED = ("loss", "score", "samples", "runtime")  # what an evaluation reports beside the metrics of the task
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -51,17 +44,9 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 @dataclass(frozen=True)
 class TaskMetric:
     """
-    A metric as the metrics of tasks are computed by it.
+    A metric of the table: see [`register_metric`] for its fields.
 
     Args:
-        key (`str`): its name.
-        kind (`str`): what it compares: class `"ids"`, `"values"` (numbers) or `"texts"`.
-        function (`Callable`):
-            Takes predictions and references, and returns one score for all examples or one for each, of which the mean
-            counts. See [`register_metric`].
-        scale (`float`, *optional*, defaults to 1.0): what is reported is so many times what the function returns.
-        baseline (`float`, *optional*): of numbers: what guessing and always the same number get, whatever the data.
-        hub_name (`str`, *optional*): the name of the metric on the Hub, if it is another.
         needs (`str`, *optional*): a package that is no requirement of hf_depth.
     """
 
@@ -79,13 +64,7 @@ class TaskMetric:
         return self.baseline is not None or (self.kind == "ids" and self._takes("sample_weight"))
 
     def score(self, predictions: Sequence, references: Sequence, **options: Any) -> Any:
-        """
-        What the function returns.
-
-        Args:
-            predictions, references: of `"texts"`, each example has a list of references.
-            options: `num_labels` and `sample_weight`, for functions of `"ids"` that take them.
-        """
+        """What the function returns. It gets those of the options `num_labels` and `sample_weight` that it takes."""
         if self.kind != "texts":
             predictions, references = np.asarray(predictions), np.asarray(references)
         return self.function(predictions, references, **{name: options[name] for name in options if self._takes(name)})
@@ -193,10 +172,7 @@ def _squad_words(text: str) -> list[str]:
 
 
 def _rouge(name: str, predictions: Sequence[str], references: References) -> list[float]:
-    """
-    ROUGE (F1, with the Porter stemmer) against the most similar reference, as Natural Instructions states it. Its
-    words are those of `[a-z0-9]`: it is made for English.
-    """
+    """ROUGE (F1, Porter stemmer) against the most similar reference, as in Natural Instructions. It is for English."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer([name], use_stemmer=True)
@@ -240,18 +216,8 @@ METRICS: dict[str, TaskMetric] = {
 }
 
 
-def get_metric(name: str) -> TaskMetric:
-    """A metric of `METRICS`; [`TaskSpec`] has checked its name."""
-    return METRICS[name]
-
-
 def check_installed(names: Iterable[str]) -> None:
-    """
-    Check that metrics can be computed, before hours of training.
-
-    Raises:
-        `ValueError`: if the package of a metric is not installed.
-    """
+    """Raise `ValueError` if the package of a metric is not installed, before hours of training."""
     for name in names:
         needed = METRICS[name].needs
         if needed is not None and importlib.util.find_spec(needed) is None:
@@ -280,24 +246,21 @@ def register_metric(
             which the mean counts; or a metric of `evaluate`, such as `evaluate.load("meteor")`.
         key (`str`, *optional*): the name; by default that of the function or metric.
         kind (`str`):
-            Of `"ids"`, for tasks with labels, both are arrays of the numbers of classes, -1 for an unparseable
-            prediction. If the function takes `num_labels`, it gets their number; if it takes `sample_weight`, it also
-            scores majority and chance, with an array of weights (`None` for the model). Of `"values"`, for tasks on
-            numbers, both are arrays of numbers. Of `"texts"`, for free-form tasks, predictions are texts, and
-            references lists of texts.
-        scale (`float`, *optional*, defaults to 1.0): so many times what the function returns is reported.
-        baseline (`float`, *optional*): of `"values"`, what guessing scores.
+            What is compared. `"ids"`, for tasks with labels: arrays of the numbers of classes, -1 for an unparseable
+            prediction. A function that takes `num_labels` gets their number. One that takes `sample_weight` also
+            scores majority and chance, with an array of weights (`None` for the model). `"values"`, for tasks on
+            numbers: arrays of numbers. `"texts"`, for free-form tasks: texts, and a list of references for each.
+        scale (`float`, *optional*, defaults to 1.0): what is reported is so many times what the function returns.
+        baseline (`float`, *optional*): of `"values"`, what guessing and always the same number score.
         hub_name (`str`, *optional*): the name of the metric on the Hub, for the model card.
-        overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key. (On tasks with labels,
-            `exact_match` always compares the classes.)
+        overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key.
 
     Returns:
         [`TaskMetric`]
 
     Raises:
-        `TypeError`: if it is no function, or does not take predictions and references.
-        `ValueError`: if it has no key or no such kind, or there is another metric of that key, or an evaluation
-            reports something else by that name.
+        `ValueError`: if there is no such kind, or if the name is that of another metric, or of something else that
+            an evaluation reports.
 
     >>> from hf_depth import TaskSpec, register_metric
     >>> def within_one(predictions, references):
@@ -309,10 +272,13 @@ def register_metric(
     >>> del METRICS["within_one"], METRIC_KINDS["within_one"]
     """
     key = key or getattr(metric, "name", None) or getattr(metric, "__name__", None)
-    function = _of_evaluate(metric, key) if _is_of_evaluate(metric) else metric
+    if kind not in KINDS or not key:
+        raise UserError(f"A metric must have a `key` and a `kind` among {listed(KINDS)}, got {key!r} and {kind!r}.")
+    if key in REPORTED:
+        raise UserError(f"`eval_{key}` is what an evaluation reports beside the metrics: choose another `key`.")
+    function = partial(_of_evaluate, metric, key) if hasattr(metric, "add_batch") else metric
     found = TaskMetric(key, kind, function, scale, baseline, hub_name)
-    _check_metric(found)
-    if key in METRIC_ALIASES or (not overwrite and METRICS.get(key, found) != found):
+    if key in METRIC_ALIASES or (METRICS.get(key, found) != found and not overwrite):
         raise UserError(
             f"There already is another metric {key!r}. Choose another `key`. (`overwrite=True` replaces one of the "
             "same `key`.)"
@@ -322,39 +288,9 @@ def register_metric(
     return found
 
 
-def _check_metric(metric: TaskMetric) -> None:
-    """Stop on a metric that could not be computed after the training."""
-    if not metric.key or not isinstance(metric.key, str) or metric.kind not in KINDS:
-        raise UserError(
-            f"A metric must have a `key`, its name, and a `kind` among {listed(KINDS)}, got {metric.key!r} and "
-            f"{metric.kind!r}."
-        )
-    if metric.key in _REPORTED or metric.key.startswith(_REPORTED_BEGINS) or metric.key.endswith("_per_second"):
-        raise UserError(f"`eval_{metric.key}` is what an evaluation reports beside the metrics: choose another `key`.")
-    try:
-        signature = inspect.signature(metric.function)
-        signature.bind([], [], **{name: None for name in _OPTIONS if name in signature.parameters})
-    except TypeError as error:
-        raise TypeError(
-            f"The metric {metric.key!r} must be a function that is called as `metric(predictions, references)`, got "
-            f"{metric.function!r:.80}: {error}."
-        ) from error
-
-
-# ---- evaluate -------------------------------------------------------------------------------------------------------
-
-
-def _is_of_evaluate(metric: Any) -> bool:
-    return hasattr(metric, "compute") and hasattr(metric, "add_batch")
-
-
-def _of_evaluate(metric: "evaluate.EvaluationModule", key: str) -> Callable[..., float]:
-    """A metric of `evaluate` as a function; of several results, the one named `key` counts."""
-
-    def function(predictions: Sequence, references: Sequence) -> float:
-        found = metric.compute(predictions=predictions, references=references)
-        if key not in found and len(found) > 1:
-            raise UserError(f"The metric has {listed(found)}, not {key!r}: give one of them as `key`.")
-        return found.get(key, next(iter(found.values())))
-
-    return function
+def _of_evaluate(metric: "evaluate.EvaluationModule", key: str, predictions: Sequence, references: Sequence) -> float:
+    """The result of a metric of `evaluate`: the one named `key`, or the only one."""
+    found = metric.compute(predictions=predictions, references=references)
+    if key not in found and len(found) > 1:
+        raise UserError(f"The metric has {listed(found)}, not {key!r}: give one of them as `key`.")
+    return found.get(key, next(iter(found.values())))

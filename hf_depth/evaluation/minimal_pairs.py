@@ -35,11 +35,9 @@ from ..data.tokenization import (
 from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import decoder_inputs
-from ..suggestions import suggestion
-from .inference import batches_by_length, check_least, encode_documents, evaluating, not_finite, padded
+from .inference import batches_by_length, encode_documents, evaluating, not_finite, padded
 
 SCORES = ("spans", "difference", "prefix")
-COLUMNS = ("sentence_good", "sentence_bad")
 
 Pair = tuple[str, str]  # the right sentence, and the wrong one
 Blank = tuple[Sequence[int], Sequence[int], Sequence[int]]  # ids before it, what fills it, ids behind it
@@ -57,8 +55,7 @@ def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pai
         `adjunct_island`.
 
     Raises:
-        `ValueError`: naming file and line, if it is no pair; if a folder has no such file, or two files have one name.
-        `FileNotFoundError`: if there is no such file.
+        `ValueError`: naming file and line, if it is no pair; if there is no such file, or two files have one name.
     """
     tasks: dict[str, list[Pair]] = {}
     for path in map(Path, paths):
@@ -66,6 +63,8 @@ def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pai
         if not files:
             raise UserError(f"{path} has no file that ends in .jsonl: name a folder of minimal pairs, or a file.")
         for file in files:
+            if not file.is_file():
+                raise UserError(f"There is no file or folder {str(file)!r} of minimal pairs.")
             if file.stem in tasks:
                 raise UserError(f"{file}: another file has this name, by which scores are told apart. Rename one.")
             tasks[file.stem] = _read_pairs(file)
@@ -73,26 +72,21 @@ def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pai
 
 
 def _read_pairs(file: Path) -> list[Pair]:
-    if not file.is_file():
-        raise FileNotFoundError(f"There is no file or folder {str(file)!r} of minimal pairs.")
-    try:
-        text = file.read_text(encoding="utf-8-sig").rstrip()  # with or without a byte order mark
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8 text: {error}.") from error
-    if not text:
+    pairs = []
+    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):  # perhaps a byte order mark
+        try:
+            row = json.loads(line)
+            pair = (row["sentence_good"], row["sentence_bad"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{file}, line {number}, must be JSON with `sentence_good` and `sentence_bad`, got {line:.80}"
+            ) from error
+        if not all(isinstance(sentence, str) and sentence.strip() for sentence in pair):
+            raise UserError(f"{file}, line {number}: each sentence must be a text, got {line:.80}")
+        pairs.append(pair)
+    if not pairs:
         raise UserError(f"{file} is empty.")
-    return [_pair(f"{file}, line {number}", line) for number, line in enumerate(text.split("\n"), 1)]
-
-
-def _pair(place: str, line: str) -> Pair:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{place}, is not JSON: {error.msg}.") from error
-    pair = tuple(row.get(name) if isinstance(row, dict) else None for name in COLUMNS)
-    if not all(isinstance(sentence, str) and sentence.strip() for sentence in pair):
-        raise UserError(f"{place}, must have a text as `{COLUMNS[0]}` and as `{COLUMNS[1]}`, got {line.strip():.80}")
-    return pair
+    return pairs
 
 
 def score_minimal_pairs(
@@ -119,8 +113,8 @@ def score_minimal_pairs(
         `np.ndarray` of shape `(num_pairs, 2)`, float64. See [`pair_accuracy`].
 
     Raises:
-        `ValueError`: if an argument is out of range, a sentence has no token, model and tokenizer do not fit each
-            other, or `"prefix"` is asked of a DEPTH model, which reads whole sentences.
+        `ValueError`: if a sentence has no token, model and tokenizer do not fit each other, or `"prefix"` is asked of
+            a DEPTH model, which reads whole sentences.
         `FloatingPointError`: if a log-probability is not finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
@@ -132,10 +126,9 @@ def score_minimal_pairs(
     ((2, 2), True)
     """
     if score not in SCORES:
-        raise UserError(f"`score` must be one of {', '.join(SCORES)}, got {score!r}.{suggestion(str(score), SCORES)}")
+        raise UserError(f"`score` must be one of {', '.join(SCORES)}, got {score!r}.")
     if score == "prefix" and has_sentence_tokens(model.config):
         raise UserError("`score` prefix is for models without sentence tokens: take spans or difference for DEPTH.")
-    check_least(1, span_length=span_length, batch_size=batch_size)
     encoded = encode_documents(tokenizer, pairs)
     of_sentences = [blanks for good, bad in encoded for blanks in _blanks(score, good, bad, span_length)]
     blanks = [blank for own in of_sentences for blank in own]
@@ -170,18 +163,13 @@ def fill_log_probabilities(
     model `<eosen> <sent_0> before <extra_id_0> behind <eosen> </s>` and `<sent_0> <extra_id_0> filling <eosen> </s>`.
 
     Args:
-        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): see [`score_minimal_pairs`].
         blanks (`Sequence[tuple]`): token ids before each blank, those that fill it, and those behind it.
-        batch_size (`int`, *optional*, defaults to 64): blanks of one forward pass.
         has_sentinel (`bool`, *optional*, defaults to `True`):
             Whether a sentinel stands for the blank, and before its filling. Without, the model goes on with the text.
+        model, tokenizer, batch_size: see [`score_minimal_pairs`], as for what is raised.
 
     Returns:
         `list[float]`: one for each blank.
-
-    Raises:
-        `ValueError`: if model and tokenizer do not fit each other.
-        `FloatingPointError`: if one is not finite.
     """
     check_sentence_tokens(model, tokenizer)
     rows = _rows(model, tokenizer, blanks, has_sentinel)
@@ -215,10 +203,7 @@ def _rows(model, tokenizer, blanks: Sequence[Blank], has_sentinel: bool) -> list
 
 def pair_accuracy(scores: np.ndarray) -> float:
     """
-    The share of pairs whose right sentence is the likelier one; a tie counts one half.
-
-    Args:
-        scores (`np.ndarray` of shape `(num_pairs, 2)`): from [`score_minimal_pairs`].
+    The share of pairs whose right sentence is the likelier one, by their scores (N, 2); a tie counts one half.
 
     >>> pair_accuracy(np.array([[-1.0, -2.0], [-3.0, -2.0], [-1.0, -1.0]]))
     0.5
@@ -230,11 +215,7 @@ def pair_accuracy(scores: np.ndarray) -> float:
 def babylm_predictions(tasks: Mapping[str, Sequence[Pair]], scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """
     The likelier sentence of each pair as BabyLM's evaluation pipeline writes it to `predictions.json`; of a tie the
-    wrong one.
-
-    Args:
-        tasks (`Mapping`): from [`read_minimal_pairs`].
-        scores (`Mapping[str, np.ndarray]`): those of each task.
+    wrong one. Pairs and scores are given by the name of their task.
 
     >>> babylm_predictions({"agreement": [("It is.", "It are.")]}, {"agreement": np.array([[-1.0, -2.0]])})
     {'agreement': {'predictions': [{'id': 'agreement_0', 'pred': 'It is.'}]}}

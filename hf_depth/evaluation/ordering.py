@@ -30,7 +30,7 @@ from ..data.tokenization import (
 from ..errors import UserError
 from ..models.configuration_depth import DepthConfig
 from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
-from .inference import batches_by_length, check_least, encode_documents, evaluating, is_list, not_finite, padded
+from .inference import batches_by_length, encode_documents, evaluating, not_finite, padded
 
 
 class SentenceOrderLogitsProcessor(LogitsProcessor):
@@ -164,8 +164,7 @@ def order_sentences(
 
     Raises:
         `ValueError`: if the model has no sentence tokens, or other ones than the tokenizer; if a document has fewer
-            than two sentences, more than there are sentence tokens, an empty one, or does not fit; if `sentences` have
-            no order, as in a set; if an argument is out of range.
+            than two sentences, more than there are sentence tokens, an empty one, or does not fit.
         `FloatingPointError`: if a probability is not a number.
 
     >>> from hf_depth import add_sentence_tokens, load_model, order_sentences, train_tokenizer
@@ -176,17 +175,18 @@ def order_sentences(
     >>> sorted(result["order"]), result["log_probability"] > -1.8  # not less probable than one of 3! at random
     ([0, 1, 2], True)
     """
-    check_least(1, num_beams=num_beams, num_arrangements=num_arrangements, batch_size=batch_size)
-    documents = list(sentences) if is_list(sentences) else sentences
-    is_single = isinstance(documents, list) and documents and isinstance(documents[0], str)
-    documents = _check(model, tokenizer, [documents] if is_single else documents)
+    is_single = isinstance(sentences, str) or isinstance(next(iter(sentences), None), str)
+    documents = _documents(model, tokenizer, [sentences] if is_single else sentences)
     arrangements = [_arrangements(len(document), num_arrangements, seed) for document in documents]
     sources = _encode(tokenizer, documents, arrangements, max_source_length)
     results = []
     with _decoding(model):
         found = iter(_find_orders(model, tokenizer, list(itertools.chain(*sources)), num_beams, batch_size))
         for document, several, own_sources in zip(documents, arrangements, sources, strict=True):
-            best = [(score, _as_given(order, read)) for read, (order, score) in zip(several, found, strict=False)]
+            best = [  # by the places of sentences in what was given, not in what was read
+                (score, tuple(read[index] for index in order))
+                for read, (order, score) in zip(several, found, strict=False)
+            ]
             if len(several) > 1:
                 orders = sorted({order for _, order in best})
                 scores = _mean_scores(model, tokenizer, own_sources, several, orders, batch_size)
@@ -232,11 +232,7 @@ def score_sentence_orders(
     >>> round(sum(math.exp(score) for score in scores), 4)
     1.0
     """
-    check_least(1, num_arrangements=num_arrangements, batch_size=batch_size)
-    (sentences,) = _check(model, tokenizer, [sentences])
-    if not is_list(orders):
-        raise UserError(f"`orders` must be a list of orders, got {orders!r:.80}.")
-    orders = [list(order) if is_list(order) else [order] for order in orders]
+    (sentences,) = _documents(model, tokenizer, [sentences])
     for number, order in enumerate(orders):
         if sorted(order) != list(range(len(sentences))):
             raise UserError(f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {order}.")
@@ -246,39 +242,29 @@ def score_sentence_orders(
         return _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size)
 
 
-def _check(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, documents: Any) -> list[list[str]]:
-    """The documents as lists."""
+def _documents(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, documents: Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """The documents as lists, of sentences for which the model has tokens."""
     if not has_sentence_tokens(model.config):
         raise UserError(
             f"{type(model).__name__} has no sentence tokens: sentences are put in order by a DEPTH model. Load "
             'one, or pre-train one by `load_model(..., model_type="depth")` and `DepthObjective`.'
         )
     check_sentence_tokens(model, tokenizer)
-    if not is_list(documents) or not len(documents):
-        raise UserError(
-            "`sentences` must be a list of the sentences of a document, or a list of such lists, got "
-            f"{documents!r:.80}. `get_sentence_splitter()` of hf_depth.data.sentences splits a text."
-        )
     most = len(sentence_token_ids(tokenizer))
-    return [_check_document(number, document, most) for number, document in enumerate(documents)]
-
-
-def _check_document(number: int, document: Any, most: int) -> list[str]:
-    """Check that a document is sentences, of which there are sentence tokens for as many."""
-    sentences = list(document) if is_list(document) else [None]
-    if not all(isinstance(sentence, str) for sentence in sentences):
-        raise UserError(f"Document {number} of `sentences` must be a list of texts, got {document!r:.80}.")
-    if not 2 <= len(sentences) <= most:
-        raise UserError(
-            f"Document {number} has {len(sentences)} sentence{'' if len(sentences) == 1 else 's'}. There must be at "
-            f"least two to put in order, and no more than the {most} sentence tokens of the model."
-        )
-    return sentences
-
-
-def _as_given(order: Sequence[int], read: Sequence[int]) -> tuple[int, ...]:
-    """An order of sentences, which were read in the order `read`, by their places in what was given."""
-    return tuple(read[index] for index in order)
+    for number, document in enumerate(documents):
+        if isinstance(document, str):
+            raise UserError(
+                f"`sentences` must be a list of sentences, or a list of such lists, got the text {document!r:.80}. "
+                "`get_sentence_splitter()` of hf_depth.data.sentences splits a text."
+            )
+        if not 2 <= len(document) <= most:
+            raise UserError(
+                f"Document {number} has {len(document)} sentence{'' if len(document) == 1 else 's'}. There must be at "
+                f"least two to put in order, and no more than the {most} sentence tokens of the model."
+            )
+    return [list(document) for document in documents]
 
 
 def _arrangements(num_sentences: int, number: int, seed: int) -> list[tuple[int, ...]]:
@@ -312,8 +298,6 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
 
 def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:
     """The logarithm of the mean of the probabilities of each order over the arrangements, whose inputs are given."""
-    if not orders:
-        return []
     scores = []
     for source, arrangement in zip(sources, arrangements, strict=True):
         places = {index: place for place, index in enumerate(arrangement)}

@@ -7,19 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 
-import numpy as np
-
-from ..errors import UserError
 from ..tables import aligned, markdown_table
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
-from .metrics import exact_match, get_metric
-from .plots import MOST_LABELS_OF_A_PICTURE, plot_confusion_matrix
-from .scoring import BASELINES, TaskEvaluation, TaskResult
+from .metrics import METRICS, exact_match
+from .plots import plot_confusion_matrix
+from .scoring import BASELINES, TaskEvaluation
 
 logger = logging.getLogger(__name__)
 
-# Columns that say which example it is, beside the text that the model read.
-IDENTITY_COLUMNS = ("idx", "id", "task", "category")
+IDENTITY_COLUMNS = ("idx", "id", "task", "category")  # say which example it is, beside the text that the model read
+MOST_LABELS_OF_A_PICTURE = 40  # a picture of 250 takes minutes, and nobody can read it
 
 
 def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluation]) -> list[Path]:
@@ -39,23 +36,22 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
     Returns:
         `list[Path]`: the files of predictions.
     """
-    written = []
-    evaluations = list(evaluations)
+    written, evaluations = [], list(evaluations)
     one_benchmark = len({evaluation.dataset.spec.benchmark for evaluation in evaluations}) == 1
     for evaluation in evaluations:
         dataset, predictions = evaluation.dataset, evaluation.predictions
-        spec, rows = dataset.spec, dataset.rows
+        spec, rows, split = dataset.spec, dataset.rows, dataset.split
         name = "_".join(dataset.key[1:] if one_benchmark else dataset.key)
         path = Path(folder, f"predictions_{name}.jsonl")
         write_predictions(path, spec, rows, predictions.texts, predictions.label_ids, predictions.scores)
         written.append(path)
         if spec.labels is None:
             continue
-        submissions = Path(folder, "submission", *([] if one_benchmark else [spec.benchmark]))
+        submissions = Path(folder, "submission", "" if one_benchmark else spec.benchmark)
         indices = rows["idx"] if "idx" in rows.column_names else None
-        write_submission(submissions, spec, dataset.split, predictions.label_ids, indices)
+        write_submission(submissions, spec, split, predictions.label_ids, indices)
         if dataset.has_targets and spec.num_labels <= MOST_LABELS_OF_A_PICTURE:
-            path, title = Path(folder, f"confusion_matrix_{name}.png"), f"{spec.full_name}, {dataset.split}"
+            path, title = Path(folder, f"confusion_matrix_{name}.png"), f"{spec.full_name}, {split}"
             plot_confusion_matrix(path, spec, spec.label_ids(rows), predictions.label_ids, title)
     return written
 
@@ -72,8 +68,7 @@ def write_predictions(
     Write one JSON object per example and line.
 
     - `index`, and of `idx`, `id`, `task` and `category` those that the example has; `input`: the prompt.
-    - `answer`: the generated text, if there is one; `scores`: if labels were scored, the log-probability of each, with
-      `length_normalize_scores` divided by its number of tokens.
+    - `answer`: the generated text; `scores`: the log-probability of each label, if labels were scored.
     - `prediction`: the label's text, or its number (of the nearest label) if the task predicts numbers; `null` for
       unparseable text.
     - `label`: the same of the example, `null` if it is unlabeled; for a free-form task instead all `references`.
@@ -142,67 +137,52 @@ def write_submission(
         spec (`TaskSpec`): the task.
         split (`str`): one of the task's `test_splits`.
         predicted_ids (`Sequence[int]`): the class of each example.
-        indices (`Sequence[int]`, *optional*):
-            The index of each example (GLUE's column `idx`); by default they count up from 0.
+        indices (`Sequence[int]`, *optional*): of the examples (GLUE's column `idx`); by default they count up from 0.
 
     Returns:
         `Path`, *optional*: the file, named by the task; `None` if there is no such file for this split.
-
-    Raises:
-        `ValueError`: if an index is given twice.
     """
     files = dict(zip(spec.test_splits, spec.submission_names, strict=False))
     if split not in files:
         return None
-    predicted_ids = np.asarray(predicted_ids, dtype=np.int64)
-    indices = np.arange(len(predicted_ids)) if indices is None else np.asarray(indices, dtype=np.int64)
-    _check_submission(spec, split, predicted_ids, indices)
-    by_id = spec.submission_labels == "id"
-    texts = {label_id: str(label_id) if by_id else text for label_id, text in spec.labels.items()}
-    first = texts[min(texts)]
-    lines = [f"{indices[i]}\t{texts.get(int(predicted_ids[i]), first)}\n" for i in np.argsort(indices)]
-    path = Path(folder) / files[split]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")
-    return path
-
-
-def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, indices: np.ndarray) -> None:
-    task = f"Task {spec.name!r}, split {split!r}"
-    values, counts = np.unique(indices, return_counts=True)
-    if (counts > 1).any():
-        raise UserError(f"{task}: the index {values[counts > 1][0]} is given twice. Predict each example once.")
-    unparsed = int((predicted_ids == UNPARSED).sum())
+    texts = {label: str(label) if spec.submission_labels == "id" else text for label, text in spec.labels.items()}
+    first, task = min(texts), f"Task {spec.name!r}, split {split!r}"
+    unparsed = sum(label_id == UNPARSED for label_id in predicted_ids)
     if unparsed:
-        first = spec.labels[min(spec.labels)]
-        logger.warning(f"{task}: {unparsed} predictions are unparseable; the file has {first!r} for them.")
+        logger.warning(
+            f"{task}: {unparsed} predictions are unparseable; the file has {spec.labels[first]!r} for them."
+        )
     expected = dict(zip(spec.test_splits, spec.submission_rows, strict=False)).get(split)
     if expected and expected != len(predicted_ids):
         logger.warning(
             f"{task}: {len(predicted_ids)} predictions, but the server expects {expected} and will reject the file. "
             "Predict the benchmark's own test set, all of it."
         )
+    indices = range(len(predicted_ids)) if indices is None else indices
+    rows = sorted((int(index), int(label_id)) for index, label_id in zip(indices, predicted_ids, strict=True))
+    lines = ["index\tprediction", *(f"{index}\t{texts.get(label_id, texts[first])}" for index, label_id in rows)]
+    path = Path(folder, files[split])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
-def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
+def results_table(evaluations: Sequence[TaskEvaluation], markdown: bool = False) -> str:
     """
-    The scores as lines of text: task, split, metric, model, majority class, chance and, where a result has them, the
-    baselines that were fitted and the unparsed fraction.
-
-    Args:
-        results (`Sequence[TaskResult]`): a line for each of their metrics.
-        markdown (`bool`, *optional*, defaults to `False`): write a Markdown table.
+    The scores as lines of text, or as a Markdown table: task, split, metric, model, majority class, chance and, where
+    there are any, the baselines that were fitted and the unparsed fraction.
     """
     shown = ("majority", "chance", *BASELINES, "from_scratch")
     head = ["task", "split", "metric", "model", *(name.replace("_", " ") for name in shown), "unparsed"]
     lines = []
-    for result in results:
-        for name in result.spec.metric_names:
-            if name in result.metrics:
+    for evaluation in evaluations:
+        spec, split, metrics = evaluation.dataset.spec, evaluation.dataset.split, evaluation.metrics
+        for name in spec.metric_names:
+            if name in metrics:
                 keys = (name, *(f"{baseline}_{name}" for baseline in shown), "unparsed_fraction")
-                digits = 4 if get_metric(name).scale == 1 else 2
-                texts = [f"{result.metrics[key]:.{digits}f}" if key in result.metrics else "" for key in keys]
-                lines.append([result.spec.full_name, result.split, name, *texts])
+                digits = 4 if METRICS[name].scale == 1 else 2
+                texts = [f"{metrics[key]:.{digits}f}" if key in metrics else "" for key in keys]
+                lines.append([spec.full_name, split, name, *texts])
     # Not always are there baselines that were fitted, and only generated text can be unparseable.
     filled = [column < 6 or any(line[column] for line in lines) for column in range(len(head))]
     rows = [list(compress(line, filled)) for line in [head, *lines]]

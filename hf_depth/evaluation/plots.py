@@ -1,4 +1,4 @@
-"""Curves of training, un-shuffling accuracies and confusion matrices."""
+"""The pictures of a run: curves of training, un-shuffling accuracies and confusion matrices."""
 
 import math
 import os
@@ -11,43 +11,39 @@ import numpy as np
 from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
 from .attention_entropy import KINDS, SATURATED
 
-# Above so many labels no confusion matrix is drawn: one of 250 takes minutes, and nobody can read it.
-MOST_LABELS_OF_A_PICTURE = 40
-DECODINGS = {"free": "generated freely", "constrained": "each sentence exactly once"}
-
 if TYPE_CHECKING:  # a run that draws nothing does not wait for matplotlib
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DECODINGS = {"free": "generated freely", "constrained": "each sentence exactly once"}
 
-def new_figure(width: float, height: float) -> "Figure":
+
+def _new_figure(width: float, height: float) -> "Figure":
     """An empty picture of this size in inches. It needs no backend, and belongs to no window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
+# ---- Losses ---------------------------------------------------------------------------------------------------------
+
+
 def plot_losses(
     log_history: Sequence[Mapping], path: str | Path, baselines: Mapping[str, float] | None = None
-) -> None:
+) -> "Figure":
     """
-    Draw the losses of a run over its steps on a logarithmic axis, and save them as a picture. Lines are of training,
-    dots of evaluation. Scores and the entropy of attention, where there are any, stand in panels of their own.
+    Draw the losses of a run over its steps on a logarithmic axis: lines of training, dots of evaluation. Scores and
+    the entropy of attention, where there are any, have panels of their own.
 
     Args:
         log_history (`Sequence[Mapping]`): `trainer.state.log_history`.
         path (`str` or `Path`): file to write, `.png`.
         baselines (`Mapping[str, float]`, *optional*): scores to compare with, such as `majority`, by name.
     """
-    losses_figure(log_history, baselines).savefig(path, dpi=120)
-
-
-def losses_figure(log_history: Sequence[Mapping], baselines: Mapping[str, float] | None = None) -> "Figure":
-    """The picture of [`plot_losses`] as a matplotlib figure."""
     has_scores = any("eval_score" in log for log in log_history)
     has_entropy = any("eval_attention_entropy" in log for log in log_history)
     number = 1 + has_scores + has_entropy
-    figure = new_figure(max(10, 5 * number), 4.5)
+    figure = _new_figure(max(10, 5 * number), 4.5)
     panels = figure.subplots(1, number, squeeze=False)[0]
     _plot_loss_panel(panels[0], log_history)
     if has_scores:
@@ -59,6 +55,7 @@ def losses_figure(log_history: Sequence[Mapping], baselines: Mapping[str, float]
         axes.xaxis.get_major_locator().set_params(integer=True)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
     return figure
 
 
@@ -66,10 +63,10 @@ def _plot_loss_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for color, key in enumerate(("loss", "sentence_loss", "reconstruction_loss")):
-        for prefix, style in (("", "-"), ("eval_", "o")):
+        for prefix, style, part in (("", "-", "training"), ("eval_", "o", "evaluation")):
             points = _by_step(log_history, prefix + key)
             if points:
-                name = f"{key.replace('_', ' ')}, {'evaluation' if prefix else 'training'}"
+                name = f"{key.replace('_', ' ')}, {part}"
                 axes.plot(list(points), list(points.values()), style, color=f"C{color}", label=name)
     axes.set(xlabel="step", ylabel="cross-entropy in nats per target token", yscale="log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -102,68 +99,58 @@ def _plot_attention_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
     """A line for each layer, the deeper the darker."""
     keys = {key for log in log_history for key in log}
     for color, kind in enumerate(KINDS):
-        layers = sorted((key for key in keys if key.startswith(f"eval_attention_entropy_{kind}_")), key=_number_behind)
+        prefix = f"eval_attention_entropy_{kind}_"
+        layers = sorted((key for key in keys if key.startswith(prefix)), key=lambda key: int(key.removeprefix(prefix)))
         for place, key in enumerate(layers, start=1):
-            points, is_last = _by_step(log_history, key), place == len(layers)
-            label = kind if is_last else None
-            axes.plot(
-                list(points), list(points.values()), ".-", color=f"C{color}", alpha=place / len(layers), label=label
-            )
+            points, label = _by_step(log_history, key), kind if place == len(layers) else None
+            style = {"color": f"C{color}", "alpha": place / len(layers), "label": label}
+            axes.plot(list(points), list(points.values()), ".-", **style)
     axes.axhline(SATURATED, color="grey", linestyle=":", label="saturated below")
     axes.set(xlabel="step", ylabel="entropy of attention, share of uniform", ylim=(0, 1.02))
 
 
-def _number_behind(key: str) -> int:
-    return int(key.rpartition("_")[2])
+# ---- Un-shuffling ---------------------------------------------------------------------------------------------------
 
 
 def plot_unshuffling(
     accuracies: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping]]]], path: str | Path
 ) -> None:
     """
-    Draw un-shuffling accuracies with their 95 % Wilson score intervals over the number of sentences and over position,
-    for all examples and for shuffled ones, and save them as a picture. The legends count what is right, and what a
-    random order would have right.
+    Draw un-shuffling accuracies, with their 95 % Wilson score intervals, over the number of sentences and over
+    position, for all examples and for shuffled ones.
 
     Args:
         accuracies (`Mapping`): what [`unshuffling_accuracy`] returns, by the way of generating (`free`,
             `constrained`).
         path (`str` or `Path`): file to write, `.png`.
     """
-    unshuffling_figure(accuracies).savefig(path, dpi=110)
-
-
-def unshuffling_figure(accuracies: Mapping[str, Mapping]) -> "Figure":
-    """The picture of [`plot_unshuffling`] as a matplotlib figure."""
     most = max(len(accuracy["all"]["by_position"]) for accuracy in accuracies.values())
-    figure = new_figure(max(9, most + 2), 6.5)
+    figure = _new_figure(max(9, most + 2), 6.5)
     for row, examples in zip(figure.subplots(2, 2, sharey=True), ("all", "shuffled"), strict=True):
         for axes, kind, key, measure in (
             (row[0], "by_number_of_sentences", "sentences", "exact order"),
             (row[1], "by_position", "position", "right sentence"),
         ):
-            series = {DECODINGS.get(name, name): accuracy[examples][kind] for name, accuracy in accuracies.items()}
-            _draw_accuracies(axes, series, key)
+            _draw_accuracies(axes, {name: accuracy[examples][kind] for name, accuracy in accuracies.items()}, key)
             axes.set(xlabel=f"{key} (n: examples)", ylabel="share", ylim=(0, 1.02))
             axes.set_title(f"{measure}, {examples} examples")
             axes.grid(alpha=0.3)
     figure.suptitle("bars: 95 % Wilson score intervals", fontsize=10)
-    return figure
+    figure.savefig(path, dpi=110)
 
 
 def _draw_accuracies(axes: "Axes", series: Mapping[str, Sequence[Mapping]], key: str) -> None:
-    """Accuracies over `key` with their intervals, and those of a random order."""
+    """A line with bars for each way of generating, and crosses for a random order."""
     for number, (name, entries) in enumerate(series.items()):
         shift = 0.06 * (number - (len(series) - 1) / 2)  # so that bars do not cover each other
         points = [(entry[key] + shift, entry["accuracy"], *entry["interval"]) for entry in entries]
         x, y, low, high = np.array(points).reshape(-1, 4).T
-        label = _counted(name, entries, "accuracy")
+        label = _counted(DECODINGS[name], entries, "accuracy")
         axes.errorbar(x, y, np.maximum([y - low, high - y], 0), fmt="o-", markersize=4, capsize=3, label=label)
     x = [entry[key] for entry in entries]  # the same for each series, as are chance and the number of examples
     label = _counted("random order", entries, "chance")
     axes.plot(x, [entry["chance"] for entry in entries], "x--", color="gray", label=label)
-    labels = [f"{entry[key]}\nn={entry['examples']:,}" for entry in entries]
-    axes.set_xticks(x, labels, fontsize=8)
+    axes.set_xticks(x, [f"{entry[key]}\nn={entry['examples']:,}" for entry in entries], fontsize=8)
     if entries:
         axes.legend(fontsize="small")
 
@@ -174,73 +161,46 @@ def _counted(name: str, entries: Sequence[Mapping], accuracy: str) -> str:
     return f"{name}: {right:,.0f} of {sum(entry['examples'] for entry in entries):,}"
 
 
-def confusion_matrix(spec: TaskSpec, label_ids: Sequence[int], predicted_ids: Sequence[int]) -> np.ndarray:
-    """
-    How often each class was predicted as each. Unlabeled examples are left out.
-
-    Args:
-        spec (`TaskSpec`): a task with labels.
-        label_ids, predicted_ids (`Sequence[int]`): the true and the predicted class of each example.
-
-    Returns:
-        `np.ndarray` of shape `(num_labels, num_labels + 1)`, int64: rows are the true classes, columns the predicted
-        ones; the last column counts unparseable predictions.
-
-    >>> spec = TaskSpec("mine", "tone", "review", "", labels=("sad", "glad"))
-    >>> confusion_matrix(spec, label_ids=[0, 1, 1, -1], predicted_ids=[0, 0, -1, 1]).tolist()
-    [[1, 0, 0], [1, 0, 1]]
-    """
-    position = {label_id: index for index, label_id in enumerate(spec.labels)} | {UNPARSED: spec.num_labels}
-    counts = np.zeros((spec.num_labels, spec.num_labels + 1), dtype=np.int64)
-    for label_id, predicted in zip(label_ids, predicted_ids, strict=True):
-        if label_id != UNLABELED:
-            counts[position[int(label_id)], position[int(predicted)]] += 1
-    return counts
+# ---- Confusion ------------------------------------------------------------------------------------------------------
 
 
 def plot_confusion_matrix(
-    path: str | os.PathLike,
-    spec: TaskSpec,
-    label_ids: Sequence[int],
-    predicted_ids: Sequence[int],
-    title: str = "",
-) -> None:
+    path: str | os.PathLike, spec: TaskSpec, label_ids: Sequence[int], predicted_ids: Sequence[int], title: str
+) -> "Figure":
     """
-    Draw the confusion matrix, with counts in the cells, each row coloured by its fractions, and save it as a picture.
+    Draw how often each class was predicted as each, with counts in the cells, and each row coloured by its fractions.
 
     Args:
-        path (`str` or `os.PathLike`): file to write, `.png`; its folder is made.
+        path (`str` or `os.PathLike`): file to write, `.png`.
         spec (`TaskSpec`): a task with labels.
-        label_ids, predicted_ids (`Sequence[int]`): the true and the predicted class of each example.
-        title (`str`, *optional*): by default the name of the task.
+        label_ids, predicted_ids (`Sequence[int]`): the true and the predicted class of each example. Unlabeled
+            examples are left out. Unparseable predictions have a column of their own, if there are any.
+        title (`str`): stands above.
     """
-    counts = confusion_matrix(spec, label_ids, predicted_ids)
-    if not counts[:, -1].any():
-        counts = counts[:, :-1]  # all predictions are labels
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    confusion_figure(spec, counts, title or spec.full_name).savefig(path, dpi=110)
-
-
-def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str) -> "Figure":
-    """The picture of [`plot_confusion_matrix`] as a matplotlib figure, from the counts of [`confusion_matrix`]."""
-    cell = 0.6 if spec.num_labels <= 12 else 0.34  # inches; counts of three digits must fit
-    longest = max(len(text) for text in spec.labels.values())
-    margin = 1.2 + 0.08 * longest
-    side = margin + cell * (spec.num_labels + 1)
-    figure = new_figure(max(4.0, side + 1), max(3.4, side))
+    names, number = list(spec.labels.values()), spec.num_labels
+    counts = np.zeros((number, number + 1), dtype=np.int64)
+    for label_id, predicted in zip(label_ids, predicted_ids, strict=True):
+        if label_id != UNLABELED:
+            counts[label_id, number if predicted == UNPARSED else predicted] += 1
+    predicted_names = [*names, "unparsed"] if counts[:, -1].any() else names
+    counts = counts[:, : len(predicted_names)]
+    is_small = number <= 12
+    cell = 0.6 if is_small else 0.34  # inches; counts of three digits must fit
+    longest = max(map(len, names))
+    side = 1.2 + 0.08 * longest + cell * (number + 1)
+    figure = _new_figure(max(4.0, side + 1), max(3.4, side))
     axes = figure.subplots()
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
-    names = list(spec.labels.values())
-    predicted = [*names, "unparsed"][: counts.shape[1]]
-    axes.set_xticks(range(len(predicted)), predicted, rotation=90 if 0.1 * max(longest, 8) > cell else 0)
-    axes.set_yticks(range(len(names)), names)
+    rotation = 90 if 0.1 * max(longest, 8) > cell else 0
+    axes.set_xticks(range(len(predicted_names)), predicted_names, rotation=rotation)
+    axes.set_yticks(range(number), names)
     axes.set(xlabel="prediction", ylabel="label", title=title)
-    if len(predicted) > len(names):
-        axes.axvline(len(names) - 0.5, color="gray", linewidth=0.8)
+    if len(predicted_names) > number:
+        axes.axvline(number - 0.5, color="gray", linewidth=0.8)
     for row, column in zip(*counts.nonzero(), strict=True):
-        color = "white" if fractions[row, column] > 0.6 else "black"
-        size = 9 if spec.num_labels <= 12 else 6
-        axes.text(column, row, counts[row, column], ha="center", va="center", color=color, fontsize=size)
+        style = {"color": "white" if fractions[row, column] > 0.6 else "black", "fontsize": 9 if is_small else 6}
+        axes.text(column, row, counts[row, column], ha="center", va="center", **style)
     figure.colorbar(image, ax=axes, label="fraction of the label's examples", shrink=0.8)
+    figure.savefig(path, dpi=110)
     return figure

@@ -23,31 +23,21 @@ from ..tasks.new_examples import NewExamples, read_new_examples
 from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
 from ..tasks.spec import TaskSpec
-from .inference import FiniteLogits, batches_by_length, check_least, evaluating
+from .inference import FiniteLogits, batches_by_length, evaluating
 from .label_scoring import check_finite_scores, score_labels
 
 logger = logging.getLogger(__name__)
 
 
 def generation_length(spec: TaskSpec, label_ids: torch.LongTensor | None) -> int:
-    """
-    The `max_length` with which `generate()` can write every label, or the longest target of a free-form task.
-
-    Args:
-        spec: the task.
-        label_ids (`torch.LongTensor` of shape `(num_labels, label_length)`, *optional*): see [`encode_labels`].
-    """
-    return 1 + (spec.max_target_length if label_ids is None else label_ids.shape[1])  # the start token counts
+    """The `max_length` for `generate()`: the start token, and the longest label (of [`encode_labels`]) or target."""
+    return 1 + (spec.max_target_length if label_ids is None else label_ids.shape[1])
 
 
 def decode_generated(tokenizer: PreTrainedTokenizerBase, generated_ids: np.ndarray | torch.Tensor) -> list[str]:
     """
-    What stands before `</s>` in each row of generated ids. Other special tokens stay in the text: a label beside a
-    sentinel is unparseable.
-
-    Args:
-        generated_ids (`np.ndarray` or `torch.LongTensor` of shape `(batch_size, generated_length)`):
-            From `generate()`, with the start token; padded with the pad token or -100.
+    What stands before `</s>` in each row of ids from `generate()`, with the start token, padded with the pad token or
+    -100. Other special tokens stay in the text: a label beside a sentinel is unparseable.
     """
     nothing = (-100, tokenizer.pad_token_id)  # padding
     texts = []
@@ -83,8 +73,7 @@ class TaskPredictor:
         loader_options (`Mapping[str, Any]`, *optional*): of the task's loader, see [`load_task`].
 
     Raises:
-        `ValueError`: if model and tokenizer do not fit each other, labels of a free-form task are to be scored, or an
-            argument is out of range.
+        `ValueError`: if model and tokenizer do not fit each other, or labels of a free-form task are to be scored.
 
     >>> from hf_depth import TaskPredictor, add_sentence_tokens, load_model, train_tokenizer
     >>> text = "rte sentence1: It rains. sentence2: It is wet. entailment not_entailment"
@@ -114,27 +103,17 @@ class TaskPredictor:
         self.spec = get_task(task) if isinstance(task, str) else task
         if max_source_length is not None:  # of the task, since its loader makes prompts that fit
             self.spec = replace(self.spec, max_source_length=max_source_length)
-        check_least(1, batch_size=batch_size, generation_num_beams=generation_num_beams)
-        check_least(2, generation_max_length=generation_max_length)  # with the start token
         check_sentence_tokens(model, tokenizer)
         check_prediction_mode([self.spec], prediction_mode)
         self.model, self.tokenizer = model, tokenizer
-        self.prediction_mode = prediction_mode
-        self.length_normalize_scores = length_normalize_scores
+        self.prediction_mode, self.length_normalize_scores = prediction_mode, length_normalize_scores
         self.batch_size = batch_size
-        self.preprocessor = TaskPreprocessor(
-            tokenizer,
-            self.spec,
-            sentence_tokens=has_sentence_tokens(model.config),
-            sentence_language=sentence_language,
-        )
+        options = {"sentence_tokens": has_sentence_tokens(model.config), "sentence_language": sentence_language}
+        self.preprocessor = TaskPreprocessor(tokenizer, self.spec, **options)
         self.collator = DataCollatorForTasks(tokenizer)
-        self.label_ids = None
-        if self.spec.labels is not None:
-            self.label_ids = encode_labels(tokenizer, list(self.spec.labels.values()))  # (num_labels, label_length)
-        self.max_length = generation_max_length
-        if generation_max_length is None:
-            self.max_length = generation_length(self.spec, self.label_ids)
+        self.labels = list((self.spec.labels or {}).values())
+        self.label_ids = encode_labels(tokenizer, self.labels) if self.labels else None  # (num_labels, label_length)
+        self.max_length = generation_max_length or generation_length(self.spec, self.label_ids)
         self.generate_kwargs = {} if generation_num_beams is None else {"num_beams": generation_num_beams}
         self.loader_options = loader_options
 
@@ -181,7 +160,12 @@ class TaskPredictor:
         settings = {}
         if config is not None:
             task = _chosen_task(config, task)
-            settings = _settings(config, task)
+            names = ("sentence_language", "generation_max_length", "generation_num_beams", "length_normalize_scores")
+            settings = {name: getattr(config, name) for name in names}
+            settings["loader_options"] = config.loader_options.get(task.loader)
+            # A mixture may have free-form tasks, and a mode may predict nothing: then texts are generated.
+            scores_labels = config.prediction_mode == "score_labels" and task.labels is not None
+            settings["prediction_mode"] = "score_labels" if scores_labels else "generate"
         tokenizer = load_tokenizer(name_or_path, **hub)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         model = load_model(name_or_path, tokenizer, **hub)
@@ -221,11 +205,6 @@ class TaskPredictor:
             raise UserError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
         if return_scores and self.label_ids is None:
             raise UserError(f"`return_scores`: the task {self.spec.full_name!r} is free-form, so it has no labels.")
-        for name, value in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
-            if generate_kwargs.get(name, value) != value:
-                raise UserError(f"`{name}={generate_kwargs[name]}` is not supported: an example has one prediction.")
-        lengths = ("num_beams", "max_length", "max_new_tokens")
-        check_least(1, **{name: generate_kwargs[name] for name in lengths if name in generate_kwargs})
         texts = read_new_examples(examples, self.spec, options=self.loader_options, length=self.preprocessor.length)
         token_ids = self._prepared(texts)
         predictions: list[dict[str, Any]] = [{} for _ in token_ids]
@@ -238,7 +217,13 @@ class TaskPredictor:
                 for place, prediction in zip(places, predicted, strict=True):
                     predictions[place] = prediction
         if return_scores:
-            _report_other_labels(predictions)
+            others = sum(prediction["label"] != prediction["best_label"] for prediction in predictions)
+            if others:
+                logger.warning(
+                    f"{others:,} of {len(predictions):,} generated labels are not those with the best score "
+                    '(`best_label`): `generate()` chooses token by token. `prediction_mode="score_labels"` predicts '
+                    "the best-scored label."
+                )
         return predictions
 
     def _prepared(self, texts: Mapping[str, Sequence[str]]) -> list[np.ndarray]:
@@ -253,7 +238,6 @@ class TaskPredictor:
         return prepared["input_ids"]
 
     def _predict(self, batch: dict, return_scores: bool, generate_kwargs: dict) -> list[dict[str, Any]]:
-        labels = list((self.spec.labels or {}).values())
         scores_labels = self.prediction_mode == "score_labels"
         if scores_labels or return_scores:
             scores = score_labels(
@@ -264,14 +248,14 @@ class TaskPredictor:
                 length_normalized=self.length_normalize_scores,
             ).tolist()  # (batch_size, num_labels)
             check_finite_scores(scores, self.model)
-            best = [labels[int(np.argmax(row))] for row in scores]
+            best = [self.labels[int(np.argmax(row))] for row in scores]
         texts = best if scores_labels else self._generate(batch, generate_kwargs)
         predictions: list[dict[str, Any]] = [{"text": text} for text in texts]
         for place, prediction in enumerate(predictions):
-            if self.spec.labels is not None:
+            if self.labels:
                 prediction["label"] = self.spec.labels.get(self.spec.parse(prediction["text"]))
             if return_scores:
-                prediction |= {"best_label": best[place], "scores": dict(zip(labels, scores[place], strict=True))}
+                prediction |= {"best_label": best[place], "scores": dict(zip(self.labels, scores[place], strict=True))}
         return predictions
 
     def _generate(self, batch: dict, generate_kwargs: dict) -> list[str]:
@@ -281,15 +265,6 @@ class TaskPredictor:
         processors = [*(generate_kwargs.pop("logits_processor", None) or ()), FiniteLogits(self.model)]
         generated = self.model.generate(**batch, **generate_kwargs, logits_processor=processors)
         return decode_generated(self.tokenizer, generated)
-
-
-def _report_other_labels(predictions: Sequence[Mapping[str, Any]]) -> None:
-    others = sum(prediction["label"] != prediction["best_label"] for prediction in predictions)
-    if others:
-        logger.warning(
-            f"{others:,} of {len(predictions):,} generated labels are not those with the best score (`best_label`): "
-            '`generate()` chooses token by token. `prediction_mode="score_labels"` predicts the best-scored label.'
-        )
 
 
 def _chosen_task(config: TaskConfig, task: TaskSpec | str | None) -> TaskSpec:
@@ -307,13 +282,3 @@ def _chosen_task(config: TaskConfig, task: TaskSpec | str | None) -> TaskSpec:
         return config.task(other.full_name)
     logger.warning(f"The model was fine-tuned on {listed(config.task_names)}, and predicts {other.full_name!r}.")
     return other
-
-
-def _settings(config: TaskConfig, task: TaskSpec) -> dict[str, Any]:
-    """The arguments of [`TaskPredictor`] that a model's folder gives."""
-    names = ("sentence_language", "generation_max_length", "generation_num_beams", "length_normalize_scores")
-    settings = {name: getattr(config, name) for name in names}
-    # A mixture may have free-form tasks, and a mode may predict nothing: then texts are generated.
-    scores_labels = config.prediction_mode == "score_labels" and task.labels is not None
-    settings["prediction_mode"] = "score_labels" if scores_labels else "generate"
-    return settings | {"loader_options": config.loader_options.get(task.loader)}

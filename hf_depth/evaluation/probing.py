@@ -13,7 +13,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,44 +23,185 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.tokenization import TextEncoder
 from ..disk import replace_text
 from ..errors import UserError
 from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from ..tasks.dataset import name_datasets
 from ..tasks.spec import UNLABELED, TaskSpec
 from ..tasks.splits import TaskSplits
+from .embeddings import sentence_embeddings
 from .outputs import results_table, write_outputs
-from .probe_features import BagOfWords, EmbeddingFeatures, ProbeOptions
 from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score, optimized_score
 
 logger = logging.getLogger(__name__)
 
+NORMALIZATIONS = ("standardize", "whiten", "none")
 HELD_OUT = 0.2  # of the training examples, for a task without validation examples
-
 PATIENCE = 8  # classifiers that score no better on validation examples before no further one is tried
-
 # For a network: the examples of a step, the steps (at least) and how often validation examples are scored after them.
 BATCH_SIZE, NUM_STEPS, MAX_SCORES = 64, 32, 100
 LATENT_DIMENSIONS = 300  # of a text's bag of words, for a network
 
+# By `TaskSpec.probe_features`: features of the embeddings of an example, (N, number of columns, D) -> (N, F).
+FEATURES: dict[str, Callable[[np.ndarray], list[np.ndarray]]] = {
+    "concatenation": lambda x: list(x.swapaxes(0, 1)),
+    "first_differences": lambda x: [x[:, 0], *(x[:, 0] - x[:, i] for i in range(1, x.shape[1]))],
+    "difference": lambda x: [x[:, 0], x[:, 1], x[:, 0] - x[:, 1]],
+    "product": lambda x: [x[:, 0], x[:, 1], np.abs(x[:, 0] - x[:, 1]), x[:, 0] * x[:, 1]],
+}
 
-@dataclass
-class ProbedSplit:
-    """A split that a probe has predicted, as far as reports ask for it: what [`TaskDataset`] is for a trainer."""
 
-    spec: TaskSpec
-    split: str
-    rows: Dataset
+# ---- Features -------------------------------------------------------------------------------------------------------
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Benchmark, task and split."""
-        return self.spec.benchmark, self.spec.name, self.split
 
-    @property
-    def has_targets(self) -> bool:
-        """Whether an example is labeled."""
-        return any(label != UNLABELED for label in self.spec.label_ids(self.rows))
+@dataclass(frozen=True)
+class ProbeOptions:
+    """
+    How the examples of a probe are embedded.
+
+    Args:
+        layer (`int`, *optional*, defaults to -1), pooling (`str`, *optional*): see [`sentence_embeddings`].
+        read_together (`bool`, *optional*, defaults to `False`):
+            The encoder reads the text columns of an example as the sentences of one document, in their order, instead
+            of each by itself, which is what DiscoEval does.
+        normalization (`str`, *optional*, defaults to `"standardize"`):
+            Scales embeddings by those of the training examples: `"standardize"` gives each dimension the mean 0 and
+            the variance 1, `"whiten"` makes them uncorrelated, too, and `"none"` leaves them as they are.
+        batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
+
+    Raises:
+        `ValueError`: if there is no such normalization.
+    """
+
+    layer: int = -1
+    pooling: str | None = None
+    read_together: bool = False
+    normalization: str = "standardize"
+    batch_size: int = 32
+
+    def __post_init__(self):
+        if self.normalization not in NORMALIZATIONS:
+            raise UserError(f"`normalization` must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}.")
+
+
+class EmbeddingFeatures:
+    """
+    Features of a model's embeddings of the text columns, those that `spec.probe_features` names: float32 of shape
+    `(num_examples, num_features)`, normalized by what `fit_transform` has seen.
+    """
+
+    title = "embeddings"  # in the log, as in the table of scores
+    regularization = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # its inverse, from strong to weak
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, options: ProbeOptions
+    ):
+        self.model, self.tokenizer, self.spec, self.options = model, tokenizer, spec, options
+        self.encoder = TextEncoder(tokenizer)
+        self.normalizer: Any = None
+        self.num_empty_texts = 0  # so far
+
+    def fit_transform(self, rows: Dataset) -> np.ndarray:
+        embeddings = self.embed(rows)
+        embedded = embeddings[embeddings.any(axis=-1)]
+        self.normalizer = _normalizer(self.options.normalization).fit(embedded.astype(np.float64))
+        return self._features(embeddings)
+
+    def transform(self, rows: Dataset) -> np.ndarray:
+        return self._features(self.embed(rows))
+
+    def embed(self, rows: Dataset) -> np.ndarray:
+        """
+        The embedding of each text of each example, float32 of shape `(num_examples, num_columns, d_model)`; zeros for
+        a text without tokens, such as the empty questions of QQP.
+        """
+        examples = list(zip(*(rows[name][:] for name in self.spec.text_column_name), strict=True))
+        # Texts occur in several examples: a sentence is moved to the front, or swapped with its neighbour.
+        texts = list(dict.fromkeys(text for example in examples for text in example))
+        embedded = [text for text, ids in zip(texts, self.encoder(texts), strict=True) if ids]
+        places = {text: place for place, text in enumerate(embedded)}
+        is_embedded = np.array([[text in places for text in example] for example in examples], dtype=bool)  # (N, C)
+        self.num_empty_texts += int((~is_embedded).sum())
+        size = self.model.get_encoder().config.get_text_config().hidden_size
+        embeddings = np.zeros((*is_embedded.shape, size), dtype=np.float32)
+        if self.options.read_together:
+            documents = [[text for text in example if text in places] for example in examples]
+            embeddings[is_embedded] = self._embed([document for document in documents if document])
+        elif embedded:
+            chosen = [places[text] for example in examples for text in example if text in places]
+            embeddings[is_embedded] = self._embed([[text] for text in embedded])[chosen]
+        return embeddings
+
+    def _embed(self, documents: list[list[str]]) -> np.ndarray:
+        """The embeddings of all texts, one after the other: float32 of shape `(num_texts, d_model)`."""
+        options = {"layer": self.options.layer, "pooling": self.options.pooling, "batch_size": self.options.batch_size}
+        return torch.cat(sentence_embeddings(self.model, self.tokenizer, documents, **options)).numpy()
+
+    def _features(self, embeddings: np.ndarray) -> np.ndarray:
+        # In float64: whitening magnifies a direction, and the rounding in it, up to a thousand times.
+        flat = self.normalizer.transform(embeddings.reshape(-1, embeddings.shape[-1]).astype(np.float64))
+        embeddings = flat.reshape(*embeddings.shape[:2], -1) * embeddings.any(axis=-1, keepdims=True)
+        return np.concatenate(FEATURES[self.spec.probe_features](embeddings), axis=-1, dtype=np.float32)
+
+
+def _normalizer(name: str) -> Any:
+    from sklearn.decomposition import PCA  # half a second to import
+    from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+    if name == "whiten":  # without directions in which there is nothing but rounding to be magnified
+        return PCA(n_components=1 - 1e-6, whiten=True, svd_solver="full")
+    return StandardScaler() if name == "standardize" else FunctionTransformer()
+
+
+class BagOfWords:
+    """
+    For each text column the tf-idf weights of its tokens, one column beside the other. The tokens are those of the
+    model's tokenizer, so that every language has some. `dimensions` is for a hidden layer, which would have as many
+    rows as the vocabulary: each text gets at most so many, by a singular value decomposition (latent semantic
+    analysis), whose randomness is that of `seed`.
+    """
+
+    title = "bag of words"
+    regularization = (1e-2, 1e-1, 1.0, 10.0, 100.0)
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, dimensions: int | None = None, seed: int = 42
+    ):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self.encoder, self.spec, self.dimensions, self.seed = TextEncoder(tokenizer), spec, dimensions, seed
+        self.vectorizer = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+        self.decomposition: Any = None
+        self.scale = 1.0  # a network learns slowly from numbers as small as these
+
+    def fit_transform(self, rows: Dataset) -> Any:
+        from sklearn.decomposition import TruncatedSVD
+
+        columns = self._tokens(rows)
+        weights = self.vectorizer.fit_transform([tokens for column in columns for tokens in column])
+        if self.dimensions is not None:
+            self.decomposition = TruncatedSVD(min(self.dimensions, *weights.shape), random_state=self.seed)
+            self.scale = np.sqrt(np.mean(self.decomposition.fit_transform(weights) ** 2))
+        return self._features(columns)
+
+    def transform(self, rows: Dataset) -> Any:
+        return self._features(self._tokens(rows))
+
+    def _tokens(self, rows: Dataset) -> list[list[list[int]]]:
+        return [self.encoder(rows[name][:]) for name in self.spec.text_column_name]
+
+    def _features(self, columns: list[list[list[int]]]) -> Any:
+        from scipy.sparse import hstack
+
+        weights = [self.vectorizer.transform(column) for column in columns]
+        if self.decomposition is None:
+            return hstack(weights, format="csr")
+        features = [self.decomposition.transform(column) / self.scale for column in weights]
+        return np.concatenate(features, axis=-1, dtype=np.float32)
+
+
+# ---- The classifier -------------------------------------------------------------------------------------------------
 
 
 class Probe:
@@ -97,26 +238,24 @@ class Probe:
                 f"{len(labels)} that there are have {len(np.unique(labels))}. Give more of them."
             )
         features = self.featurizer.fit_transform(train)
-        self._features = {validation._fingerprint: self.featurizer.transform(validation)}
-        score, chosen = self._choose(features, labels, validation)
-        logger.info(
-            f"{self.spec.full_name}, {self.featurizer.title}: {features.shape[0]:,} examples, "
-            f"{features.shape[1]:,} features; {chosen} scores {score:.4f} on validation examples"
-        )
-        return self
-
-    def _choose(self, features: Any, labels: np.ndarray, validation: Dataset) -> tuple[float, str]:
-        """Keep the candidate that scores best on the validation examples: its score and its name."""
+        validation_features = self.featurizer.transform(validation)
+        self._features = {validation._fingerprint: validation_features}
         candidates = self._networks if self.spec.probe_hidden_units else self._regressions
         best, chosen, num_worse = -np.inf, "", 0
         for name, classifier in candidates(features, labels):
-            score = self._score(validation, classifier.predict(self._features[validation._fingerprint]))
+            predicted = classifier.predict(validation_features)
+            metrics = compute_task_metrics(self.spec, validation, predicted_ids=predicted)
+            score = optimized_score(self.spec, metrics)
             num_worse += 1
             if score > best:
                 best, chosen, num_worse, self.classifier = score, name, 0, copy.deepcopy(classifier)
             if num_worse == PATIENCE:
                 break
-        return best, chosen
+        logger.info(
+            f"{self.spec.full_name}, {self.featurizer.title}: {features.shape[0]:,} examples, "
+            f"{features.shape[1]:,} features; {chosen} scores {best:.4f} on validation examples"
+        )
+        return self
 
     def _labeled(self, rows: Dataset) -> Dataset:
         """Without the examples whose class is not known: it would be learnt as a class of its own."""
@@ -149,9 +288,6 @@ class Probe:
             if epoch % num_epochs == 0:
                 yield f"epoch {epoch}", classifier
 
-    def _score(self, rows: Dataset, predicted_ids: np.ndarray) -> float:
-        return optimized_score(self.spec, compute_task_metrics(self.spec, rows, predicted_ids=predicted_ids))
-
     def predict(self, rows: Dataset) -> np.ndarray:
         """The class of each example, int64 of shape `(num_examples,)`."""
         features = self._features.get(rows._fingerprint)
@@ -166,6 +302,28 @@ def with_random_weights(model: PreTrainedModel, seed: int) -> PreTrainedModel:
         torch.manual_seed(seed)
         other = type(model)._from_config(config, attn_implementation=config._attn_implementation)
     return other.to(device=model.device, dtype=model.dtype)  # the model may have been cast since it was loaded
+
+
+# ---- Tasks ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ProbedSplit:
+    """A split that a probe has predicted, as far as reports ask for it: what [`TaskDataset`] is for a trainer."""
+
+    spec: TaskSpec
+    split: str
+    rows: Dataset
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Benchmark, task and split."""
+        return self.spec.benchmark, self.spec.name, self.split
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether an example is labeled."""
+        return any(label != UNLABELED for label in self.spec.label_ids(self.rows))
 
 
 def probe_task(
@@ -217,34 +375,26 @@ def probe_task(
         for split, rows in evaluated.items()
     }
     for name in ("", *baselines):
-        featurizer = _featurizer(name, model, tokenizer, spec, options or ProbeOptions(), seed)
+        if name == "bag_of_words":
+            featurizer = BagOfWords(tokenizer, spec, LATENT_DIMENSIONS if spec.probe_hidden_units else None, seed)
+        else:
+            read = with_random_weights(model, seed) if name else model
+            featurizer = EmbeddingFeatures(read, tokenizer, spec, options or ProbeOptions())
+            featurizer.title = name.replace("_", " ") or featurizer.title
         probe = Probe(spec, featurizer, seed).fit(train, validation)
         for split, rows in evaluated.items():
-            predicted_ids = probe.predict(rows)
-            metrics = compute_task_metrics(spec, rows, predicted_ids=predicted_ids, train_label_ids=train_label_ids)
+            predicted = probe.predict(rows)
+            metrics = compute_task_metrics(spec, rows, predicted_ids=predicted, train_label_ids=train_label_ids)
             if name:
                 metrics = {f"{name}_{metric}": metrics[metric] for metric in spec.metric_names if metric in metrics}
             else:
-                found[split].predictions.label_ids = predicted_ids
+                found[split].predictions.label_ids = predicted
             found[split].metrics.update(metrics)
         if not name and featurizer.num_empty_texts:
             logger.warning(
                 f"{spec.full_name}: {featurizer.num_empty_texts:,} texts have no token: a probe reads zeros."
             )
     return list(found.values())
-
-
-def _featurizer(
-    name: str, model, tokenizer, spec: TaskSpec, options: ProbeOptions, seed: int
-) -> EmbeddingFeatures | BagOfWords:
-    """That of the model, named `""`, or of one of `BASELINES`."""
-    if name == "bag_of_words":
-        return BagOfWords(tokenizer, spec, LATENT_DIMENSIONS if spec.probe_hidden_units else None, seed)
-    if name == "random_weights":
-        features = EmbeddingFeatures(with_random_weights(model, seed), tokenizer, spec, options)
-        features.title = "random weights"
-        return features
-    return EmbeddingFeatures(model, tokenizer, spec, options)
 
 
 def probe_tasks(
@@ -264,10 +414,7 @@ def probe_tasks(
     Args:
         splits (`TaskSplits`): the data.
         do_eval, do_predict (`bool`, *optional*, default to `True`): whether validation and test splits are predicted.
-        model, tokenizer, options, seed: see [`probe_task`].
-
-    Raises:
-        `ValueError`: as [`probe_task`] does, or if a task has no training examples.
+        model, tokenizer, options, seed: see [`probe_task`], as for what is raised.
     """
     evaluations = []
     trained = {
@@ -296,9 +443,7 @@ def run_probe(
     options: ProbeOptions | None = None,
     *,
     output_dir: str | os.PathLike,
-    seed: int = 42,
-    do_eval: bool = True,
-    do_predict: bool = True,
+    **kwargs: Any,
 ) -> list[TaskEvaluation]:
     """
     [`probe_tasks`], with the files and the table of a fine-tuning run: metrics in `eval_results.json`,
@@ -306,33 +451,33 @@ def run_probe(
 
     Args:
         output_dir (`str` or `os.PathLike`): is made.
-        model, tokenizer, splits, options, seed, do_eval, do_predict: see [`probe_tasks`].
+        model, tokenizer, splits, options, kwargs: see [`probe_tasks`].
     """
-    evaluations = probe_tasks(model, tokenizer, splits, options, seed=seed, do_eval=do_eval, do_predict=do_predict)
+    evaluations = probe_tasks(model, tokenizer, splits, options, **kwargs)
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    everything: dict[str, float] = {}
+    files: dict[str, dict[str, float]] = {}
     for prefix, attribute in (("eval", "validation_splits"), ("predict", "test_splits")):
         found = [one for one in evaluations if one.dataset.split in getattr(one.dataset.spec, attribute)]
         if found:
-            metrics = _named_metrics(prefix, found)
-            replace_text(folder / f"{prefix}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
-            everything |= metrics
-    replace_text(folder / "all_results.json", json.dumps(everything, indent=4, sort_keys=True))
+            files[prefix] = _named_metrics(prefix, found)
+    files["all"] = {name: value for metrics in files.values() for name, value in metrics.items()}
+    for name, metrics in files.items():
+        replace_text(folder / f"{name}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
     write_outputs(folder, evaluations)
-    print("\n" + results_table([evaluation.result for evaluation in evaluations]) + "\n", flush=True)
+    print("\n" + results_table(evaluations) + "\n", flush=True)
     logger.info(f"Metrics and predictions are in {folder}")
     return evaluations
 
 
 def _named_metrics(prefix: str, evaluations: Sequence[TaskEvaluation]) -> dict[str, float]:
     """Metrics by the names that fine-tuning gives them, such as `eval_accuracy` and `predict_mnli_test_accuracy`."""
-    by_key = {evaluation.dataset.key: evaluation for evaluation in evaluations}
-    datasets = name_datasets([evaluation.dataset for evaluation in evaluations])
+    named = name_datasets([evaluation.dataset for evaluation in evaluations])
+    names = list(named) if isinstance(named, dict) else [""]
     metrics = {}
-    for name, dataset in (datasets if isinstance(datasets, dict) else {"": datasets}).items():
+    for name, evaluation in zip(names, evaluations, strict=True):
         start = f"{prefix}_{name}_" if name else f"{prefix}_"
-        own = by_key[dataset.key].metrics | {"samples": len(dataset.rows)}
+        own = evaluation.metrics | {"samples": len(evaluation.dataset.rows)}
         metrics |= {f"{start}{key}": value for key, value in own.items()}
     score = mean_score(evaluations)
     return metrics if score is None else metrics | {f"{prefix}_score": score}

@@ -1,7 +1,4 @@
-"""
-Scores of a task: predictions against labels or references, beside the scores of the most frequent class and of
-guessing. How an unparseable prediction counts is told in `evaluation.metrics`.
-"""
+"""The scores of a task: predictions against labels or references, beside the most frequent class and guessing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +10,9 @@ import numpy as np
 from ..errors import UserError
 from ..tasks.dataset import TaskDataset
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
-from .metrics import TaskMetric, get_metric
+from .metrics import METRICS, TaskMetric
 
-GROUP_COLUMNS = ("category", "task")
+GROUP_COLUMNS = ("category", "task")  # of free-form tasks: their groups are also scored apart
 BASELINES = ("bag_of_words", "random_weights")  # of a probe, before the name of a metric
 
 
@@ -26,7 +23,6 @@ def compute_task_metrics(
     predicted_ids: Sequence[int] | None = None,
     *,
     train_label_ids: Iterable[int] | None = None,
-    group_columns: Sequence[str] = GROUP_COLUMNS,
 ) -> dict[str, float]:
     """
     Score predictions by the metrics of their task. Unlabeled examples are left out.
@@ -35,23 +31,19 @@ def compute_task_metrics(
         spec (`TaskSpec`): the task.
         rows (`Dataset` or `Sequence[Mapping]`): the examples, with the task's label column.
         texts (`Sequence[str]`, *optional*): the generated texts, one per example.
-        predicted_ids (`Sequence[int]`, *optional*):
-            Instead of generated texts the class of each example, as from scores of the labels.
+        predicted_ids (`Sequence[int]`, *optional*): instead of texts the class of each example.
         train_label_ids (`Iterable[int]`, *optional*):
-            Classes of the training examples, among which the majority class is counted; by default it is counted in
+            Classes of the training examples, among which the majority class is counted. By default it is counted in
             `rows`.
-        group_columns (`Sequence[str]`, *optional*):
-            For a free-form task, the columns that name groups of examples which are also scored apart.
 
     Returns:
         `dict[str, float]`: each of the task's metrics, in 0..1 but for correlations (-1..1) and metrics whose `scale`
         is 100, and
 
-        - `unparsed_fraction`: of the generated texts, those that are none of the labels; for all examples, unlabeled
-          ones included.
+        - `unparsed_fraction`: the share of generated texts that are none of the labels, over all examples.
         - `majority_<metric>` and `chance_<metric>`: what always predicting the most frequent class gives, and what
-          choosing among the labels at random is expected to give (the score of the expected confusion matrix). For
-          numbers, both are 0.
+          guessing among the labels is expected to give (the score of the expected confusion matrix). For numbers,
+          both are 0.
         - for a free-form task `<metric>_<group>`, such as `rougeL_question_answering`.
 
         Where no example is labeled (GLUE's test sets) there is nothing but `unparsed_fraction`.
@@ -63,8 +55,7 @@ def compute_task_metrics(
     if given is None or len(given) != len(rows):
         raise UserError(f"Task {spec.name!r}: give a text, or a class, for each of the {len(rows)} examples.")
     if spec.labels is None:
-        return _free_form_metrics(spec, rows, texts, group_columns)
-
+        return _free_form_metrics(spec, rows, texts)
     metrics = {}
     if texts is not None:
         predicted_ids = spec.parse_all(texts)
@@ -75,29 +66,19 @@ def compute_task_metrics(
     known = reference_ids != UNLABELED
     if not known.any():
         return metrics
-    predicted_ids, reference_ids, reference_values = (
-        array[known] for array in (predicted_ids, reference_ids, reference_values)
-    )
     for name in spec.metric_names:
-        metrics[name] = _score(spec, name, predicted_ids, reference_ids, reference_values)
-    return metrics | _baselines(spec, reference_ids, train_label_ids)
-
-
-def majority_class(label_ids: Iterable[int]) -> int:
-    """The most frequent class, the smallest of several; unlabeled examples do not count."""
-    labels = np.asarray([label_id for label_id in label_ids if label_id != UNLABELED], dtype=np.int64)
-    if not len(labels):
-        raise UserError("No example is labeled, hence there is no majority class.")
-    classes, counts = np.unique(labels, return_counts=True)
-    return int(classes[counts.argmax()])
+        metrics[name] = _score(
+            spec, METRICS[name], predicted_ids[known], reference_ids[known], reference_values[known]
+        )
+    return metrics | _baselines(spec, reference_ids[known], train_label_ids)
 
 
 def optimized_score(spec: TaskSpec, metrics: Mapping[str, float]) -> float:
     """
-    The task's `metric_to_optimize`, with 1 for the best score whatever its scale, for means over several tasks. Of a
-    metric of which less is better it is negative: a better score is always greater.
+    The task's `metric_to_optimize`, for means over several tasks: 1 is the best score whatever its scale. A metric of
+    which less is better is negative, so that a better score is always greater.
     """
-    score = metrics[spec.metric_to_optimize] / get_metric(spec.metric_to_optimize).scale
+    score = metrics[spec.metric_to_optimize] / METRICS[spec.metric_to_optimize].scale
     return score if spec.greater_is_better else -score
 
 
@@ -105,13 +86,11 @@ def _references(spec: TaskSpec, rows: Sequence[Example]) -> tuple[np.ndarray, np
     """The class of each example, and for a task that predicts a number the number, not rounded."""
     rows = _columns(rows, [spec.label_column_name])
     ids = np.array([spec.label_id(row) for row in rows], dtype=np.int64)
-    if spec.is_regression:
-        return ids, np.array([spec.label_value(row) for row in rows], dtype=np.float64)
-    return ids, ids.astype(np.float64)
+    values = [spec.label_value(row) for row in rows] if spec.is_regression else ids
+    return ids, np.array(values, dtype=np.float64)
 
 
-def _score(spec: TaskSpec, name: str, predicted_ids, reference_ids, reference_values) -> float:
-    metric = get_metric(name)
+def _score(spec: TaskSpec, metric: TaskMetric, predicted_ids, reference_ids, reference_values) -> float:
     if metric.kind == "texts":  # exact_match: of classes, not of their texts, which may differ in punctuation alone
         return float(np.mean(predicted_ids == reference_ids))
     if metric.kind == "ids":
@@ -121,30 +100,30 @@ def _score(spec: TaskSpec, name: str, predicted_ids, reference_ids, reference_va
 
 def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Iterable[int] | None) -> dict[str, float]:
     """The scores of the most frequent class and of guessing, of metrics that compare classes or numbers."""
-    train_label_ids = reference_ids if train_label_ids is None else list(train_label_ids)
+    train_ids = reference_ids if train_label_ids is None else np.array(list(train_label_ids))
+    most, frequency = np.unique(train_ids[train_ids != UNLABELED], return_counts=True)
     classes, counts = np.unique(reference_ids, return_counts=True)
-    constant = np.full(len(classes), majority_class(train_label_ids))
+    constant = np.full(len(classes), most[frequency.argmax()])
     # One pair for each class and guess, weighted by how often they are expected to meet.
     guesses = np.tile(list(spec.labels), len(classes))
     guessed_classes = np.repeat(classes, spec.num_labels)
     weights = np.repeat(counts / spec.num_labels, spec.num_labels)
     baselines = {}
     for name in spec.metric_names:
-        metric = get_metric(name)
+        metric, size = METRICS[name], {"num_labels": spec.num_labels}
         if not metric.has_baseline:
             continue
         majority = chance = metric.baseline
         if metric.baseline is None:
-            size = {"num_labels": spec.num_labels}
             majority = metric.compute(constant, classes, sample_weight=counts, **size)
             chance = metric.compute(guesses, guessed_classes, sample_weight=weights, **size)
         baselines |= {f"majority_{name}": majority, f"chance_{name}": chance}
     return baselines
 
 
-def _free_form_metrics(spec: TaskSpec, rows, texts, group_columns) -> dict[str, float]:
+def _free_form_metrics(spec: TaskSpec, rows: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
     """Scores over all examples and over those of each group."""
-    groups = [name for name in group_columns if len(rows) and name in rows[0]]
+    groups = [name for name in GROUP_COLUMNS if len(rows) and name in rows[0]]
     rows = list(_columns(rows, [spec.label_column_name, *groups]))
     known = [(row, targets, text) for row, text in zip(rows, texts, strict=True) if (targets := spec.targets(row))]
     if not known:
@@ -154,8 +133,9 @@ def _free_form_metrics(spec: TaskSpec, rows, texts, group_columns) -> dict[str, 
     for column in groups:
         for index, row in enumerate(rows):
             if row[column]:
-                members.setdefault("_" + _key(row[column]), []).append(index)
-    scores = {name: _scores(get_metric(name), texts, references, members) for name in spec.metric_names}
+                group = "_".join(str(row[column]).lower().split())
+                members.setdefault(f"_{group}", []).append(index)
+    scores = {name: _scores(METRICS[name], texts, references, members) for name in spec.metric_names}
     return {name + suffix: scores[name][suffix] for suffix in members for name in spec.metric_names}
 
 
@@ -174,26 +154,6 @@ def _columns(rows: Any, names: Sequence[str]) -> Any:
     """The examples with no more columns than needed, if they are a data set: to decode all of them takes long."""
     is_dataset = isinstance(rows, datasets.Dataset)
     return rows.select_columns([name for name in names if name in rows.column_names]) if is_dataset else rows
-
-
-def _key(group: str) -> str:
-    return "_".join(str(group).lower().split())
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """
-    The scores of one task on one split.
-
-    Args:
-        spec (`TaskSpec`): the task.
-        split (`str`): the name of the split.
-        metrics (`Mapping[str, float]`): what [`compute_task_metrics`] returned.
-    """
-
-    spec: TaskSpec
-    split: str
-    metrics: Mapping[str, float]
 
 
 @dataclass
@@ -228,17 +188,11 @@ class TaskEvaluation:
     predictions: TaskPredictions
     metrics: dict[str, float]
 
-    @property
-    def result(self) -> TaskResult:
-        return TaskResult(self.dataset.spec, self.dataset.split, self.metrics)
-
     def baseline_score(self, name: str) -> float | None:
         """The score of `majority` or `chance`, see [`optimized_score`]; `None` if there is none."""
         spec = self.dataset.spec
         value = self.metrics.get(f"{name}_{spec.metric_to_optimize}")
-        if value is None:
-            return None
-        return optimized_score(spec, {spec.metric_to_optimize: value})
+        return None if value is None else optimized_score(spec, {spec.metric_to_optimize: value})
 
 
 def mean_score(evaluations: Iterable[TaskEvaluation]) -> float | None:

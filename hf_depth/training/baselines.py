@@ -10,8 +10,7 @@ from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError
-from ..evaluation.probe_features import BagOfWords
-from ..evaluation.probing import Probe, with_random_weights
+from ..evaluation.probing import BagOfWords, Probe, with_random_weights
 from ..evaluation.scoring import compute_task_metrics
 from ..tasks.dataset import TaskDataset
 from ..tasks.splits import LoadedTask, TaskSplits

@@ -24,7 +24,7 @@ from ..credentials import is_hub_name, told_command, told_name, without_credenti
 from ..data.metadata import metadata_prefix
 from ..data.sentences import LINES, get_sentence_splitter
 from ..errors import UserError
-from ..evaluation.metrics import get_metric
+from ..evaluation.metrics import METRICS
 from ..evaluation.outputs import results_table
 from ..evaluation.prediction import generation_length
 from ..models.modeling_depth import has_sentence_tokens
@@ -349,10 +349,10 @@ def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str,
     """What the card states of a fine-tuned model alone, with the scores of its present weights."""
     step, steps = trainer.weights_step, trainer.evaluated_steps
     evaluations = [one for key, one in trainer.evaluations.items() if steps.get(key) == step]
-    results = [evaluation.result for evaluation in evaluations]
     scores, not_above_majority = [], []
-    for result in results:
-        spec, is_of_hub = result.spec, result.spec.path in _as_list(trainer.card.dataset_tags)
+    for evaluation in evaluations:
+        spec, split, metrics = evaluation.dataset.spec, evaluation.dataset.split, evaluation.metrics
+        is_of_hub = spec.path in _as_list(trainer.card.dataset_tags)
         data = {
             "task_type": "text-classification" if spec.labels is not None else "text-generation",
             "task_name": spec.name,
@@ -360,18 +360,18 @@ def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str,
             "dataset_type": spec.path if is_of_hub else spec.full_name,
             "dataset_name": spec.full_name,
             "dataset_config": spec.config_name if is_of_hub else None,
-            "dataset_split": result.split,
+            "dataset_split": split,
         }
         for name in spec.metric_names:
-            value, majority = (result.metrics.get(key, math.nan) for key in (name, f"majority_{name}"))
-            scores += [_score(name, get_metric(name).hub_name or name, value, data)] if math.isfinite(value) else []
+            value, majority = (metrics.get(key, math.nan) for key in (name, f"majority_{name}"))
+            scores += [_score(name, METRICS[name].hub_name or name, value, data)] if math.isfinite(value) else []
             if value <= majority:
-                not_above_majority.append((name, spec.full_name, result.split, value, majority))
+                not_above_majority.append((name, spec.full_name, split, value, majority))
     return {
-        "tags": [result.spec.benchmark for result in results],
+        "tags": [evaluation.dataset.spec.benchmark for evaluation in evaluations],
         "scores": scores,
-        "tasks": ", ".join(dict.fromkeys(result.spec.full_name for result in results)),
-        "results": results_table(results, markdown=True) if results else "",
+        "tasks": ", ".join(dict.fromkeys(evaluation.dataset.spec.full_name for evaluation in evaluations)),
+        "results": results_table(evaluations, markdown=True) if evaluations else "",
         "is_evaluated": bool(scores),
         "not_above_majority": not_above_majority,
         "use": _task_use(trainer, model),

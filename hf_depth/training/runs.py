@@ -417,7 +417,7 @@ class FineTuningRun(Run):
         evaluations = list(trainer.evaluations.values())
         if not trainer.is_world_process_zero():
             return
-        scored = [evaluation.result for evaluation in evaluations if evaluation.dataset.has_targets]
+        scored = [evaluation for evaluation in evaluations if evaluation.dataset.has_targets]
         if scored:
             print("\n" + results_table(scored), flush=True)
         for path in write_outputs(self.args.output_dir, evaluations):

@@ -14,7 +14,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..errors import UserError
 from ..evaluation.label_scoring import check_finite_scores, score_labels
-from ..evaluation.metrics import get_metric
+from ..evaluation.metrics import METRICS
 from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
 from ..suggestions import listed
@@ -187,7 +187,7 @@ class TaskTrainer(DepthTrainer):
         names = ["score"]
         for key, dataset in by_name(self.eval_dataset).items():
             metrics = dataset.spec.metric_names
-            compared = [name for name in metrics if get_metric(name).has_baseline]
+            compared = [name for name in metrics if METRICS[name].has_baseline]
             baselines = [f"{kind}_{name}" for kind in ("majority", "chance") for name in compared]
             unparsed = ["unparsed_fraction"] if dataset.spec.labels is not None and not self._scores_labels() else []
             metrics = ["loss", *unparsed, *metrics, *baselines]

@@ -35,7 +35,7 @@ from .schedules import ScheduleName, check_schedule
 from .sharding import check_whole_matrices, dividing_engine
 
 if TYPE_CHECKING:
-    from ..evaluation.probe_features import ProbeOptions
+    from ..evaluation.probing import ProbeOptions
 
 logger = logging.getLogger(__name__)
 
@@ -364,7 +364,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     @property
     def probe_options(self) -> "ProbeOptions":
         """How a probe embeds examples."""
-        from ..evaluation.probe_features import ProbeOptions  # `--help` does not wait for it
+        from ..evaluation.probing import ProbeOptions  # `--help` does not wait for it
 
         return ProbeOptions(
             layer=-1 if self.probe_layer is None else self.probe_layer,

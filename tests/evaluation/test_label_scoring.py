@@ -1,6 +1,5 @@
 """Scores of labels equal those of one forward pass per label, whatever the model, the attention and the batch."""
 
-from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -92,19 +91,6 @@ class ScoresTest(parameterized.TestCase):
         means = score_labels(*arguments, length_normalized=True)
         lengths = torch.tensor([4, 3, 5, 4, 3, 2])
         torch.testing.assert_close(means * lengths, score_labels(*arguments))
-
-    @parameterized.parameters(("PREFIX_TUNING", True, True), ("PROMPT_TUNING", True, False), ("LORA", False, False))
-    def test_virtual_tokens_of_the_decoder_are_refused(self, peft_type, is_prompt_learning, is_refused):
-        model, batch = model_of("t5"), random_batch(seed=0)
-        arguments = (batch["input_ids"], batch["attention_mask"], LABELS)
-        expected = score_labels(model, *arguments)
-        # What a `PeftModel` has; peft itself is no requirement.
-        model.active_peft_config = SimpleNamespace(peft_type=peft_type, is_prompt_learning=is_prompt_learning)
-        if is_refused:
-            with self.assertRaisesRegex(ValueError, r"PEFT model with virtual tokens .* \(prefix tuning\)"):
-                score_labels(model, *arguments)
-        else:
-            torch.testing.assert_close(score_labels(model, *arguments), expected)
 
 
 def patched(name, value):

@@ -88,7 +88,6 @@ class ScoresTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ({"score": "mask"}, "`score` must be one of spans, difference, prefix"),
-        ({"span_length": 0}, "`span_length` must be at least 1"),
         ({"score": "prefix"}, "without sentence tokens"),
     )
     def test_what_cannot_be_scored_is_refused(self, options, message):
@@ -123,25 +122,20 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual(read_minimal_pairs([self.folder / "a.jsonl", self.folder / "b.jsonl"]), expected)
 
     @parameterized.parameters(
-        (["{"], "a.jsonl, line 1, is not JSON"),
-        ([{"sentence_good": "Yes.", "sentence_bad": "No."}, {"sentence_good": "Yes."}], "a.jsonl, line 2, must have"),
-        ([{"sentence_good": "Yes.", "sentence_bad": " "}], "a text as `sentence_good` and as `sentence_bad`"),
-        (["[1]"], "line 1, must have a text"),
+        (["{"], "a.jsonl, line 1, must be JSON with `sentence_good`"),
+        ([{"sentence_good": "Yes.", "sentence_bad": "No."}, {"sentence_good": "Yes."}], "a.jsonl, line 2, must be"),
+        ([{"sentence_good": "Yes.", "sentence_bad": " "}], "each sentence must be a text"),
         ([], "a.jsonl is empty"),
     )
     def test_a_wrong_file_is_named_with_its_line(self, rows, message):
         with self.assertRaisesRegex(ValueError, message):
             read_minimal_pairs([self.write("a.jsonl", *rows)])
 
-    def test_a_file_may_have_a_byte_order_mark_and_must_be_utf8(self):
+    def test_a_file_may_have_a_byte_order_mark_and_must_be_there(self):
         path = self.folder / "a.jsonl"
-        text = json.dumps({"sentence_good": "Caf\u00e9.", "sentence_bad": "No."}, ensure_ascii=False)
-        path.write_text(text, encoding="utf-8-sig")
-        self.assertEqual(read_minimal_pairs([path]), {"a": [("Caf\u00e9.", "No.")]})
-        path.write_text(text, encoding="latin-1")
-        with self.assertRaisesRegex(ValueError, "a.jsonl is not UTF-8 text"):
-            read_minimal_pairs([path])
-        with self.assertRaisesRegex(FileNotFoundError, "no file or folder 'gone.jsonl' of minimal pairs"):
+        path.write_text(json.dumps({"sentence_good": "Yes.", "sentence_bad": "No."}), encoding="utf-8-sig")
+        self.assertEqual(read_minimal_pairs([path]), {"a": [("Yes.", "No.")]})
+        with self.assertRaisesRegex(ValueError, "no file or folder 'gone.jsonl' of minimal pairs"):
             read_minimal_pairs(["gone.jsonl"])
 
     def test_predictions_are_the_likelier_sentences_and_of_a_tie_the_wrong_one(self):

@@ -1,14 +1,14 @@
 """Pictures: confusion matrices, un-shuffling accuracies."""
 
+import io
+
 import numpy as np
 from absl.testing import parameterized
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from hf_depth.evaluation.plots import (
-    confusion_figure,
-    losses_figure,
-)
+from hf_depth.evaluation.plots import plot_confusion_matrix, plot_losses
 from hf_depth.tasks.registry import get_task
+from hf_depth.tasks.spec import UNPARSED
 
 LOSSES = [{"step": 5, "loss": 2.0}, {"step": 10, "loss": 1.0}, {"step": 10, "eval_loss": 1.5}]
 SCORES = [{"step": 5, "eval_loss": 2.0, "eval_score": 0.7}, {"step": 10, "eval_loss": 1.5, "eval_score": 0.6}]
@@ -16,7 +16,8 @@ SCORES = [{"step": 5, "eval_loss": 2.0, "eval_score": 0.7}, {"step": 10, "eval_l
 
 class LossesTest(parameterized.TestCase):
     def test_scores_stand_beside_the_losses_with_their_best_and_the_baselines(self):
-        losses, scores = losses_figure(LOSSES + SCORES, baselines={"majority": 0.5, "chance": 0.25}).axes
+        figure = plot_losses(LOSSES + SCORES, io.BytesIO(), {"majority": 0.5, "chance": 0.25})
+        losses, scores = figure.axes
         self.assertEqual((losses.get_xlabel(), scores.get_ylabel()), ("step", "score"))
         lines = {line.get_label(): line for line in scores.lines}
         expected = ["score, evaluation", "best: 0.7000 at step 5", "majority: 0.5000", "chance: 0.2500"]
@@ -29,9 +30,8 @@ class ConfusionMatrixTest(parameterized.TestCase):
     @parameterized.parameters("rte", "SParxiv", "PDTB-E", "RST", "stsb")
     def test_no_text_is_cut_off_or_written_over_another(self, name):
         spec = get_task(name)
-        counts = np.full((spec.num_labels, spec.num_labels + 1), 888)
-        counts[1:] = 0  # of which no text is written: the other rows are as wide as the first
-        figure = confusion_figure(spec, counts, "title")
+        predicted = np.repeat([*spec.labels, UNPARSED], 888)  # the other rows are as wide as the first
+        figure = plot_confusion_matrix(io.BytesIO(), spec, np.zeros_like(predicted), predicted, "title")
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         renderer = canvas.get_renderer()

@@ -12,8 +12,15 @@ from sklearn.linear_model import LogisticRegression
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import TaskSplits, get_task, sentence_embeddings
 from hf_depth.evaluation import probing
-from hf_depth.evaluation.probe_features import FEATURES, EmbeddingFeatures, ProbeOptions
-from hf_depth.evaluation.probing import Probe, probe_task, probe_tasks, with_random_weights
+from hf_depth.evaluation.probing import (
+    FEATURES,
+    EmbeddingFeatures,
+    Probe,
+    ProbeOptions,
+    probe_task,
+    probe_tasks,
+    with_random_weights,
+)
 from hf_depth.tasks.checks import PROBE_FEATURES
 from hf_depth.tasks.spec import TaskSpec
 from tiny_training import tiny_model

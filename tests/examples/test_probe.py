@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 
 from helpers import load_script
 from hf_depth.errors import UserError
-from hf_depth.evaluation.probe_features import ProbeOptions
+from hf_depth.evaluation.probing import ProbeOptions
 from hf_depth.training.training_args import TaskTrainingArguments
 from tiny_tasks import as_jsonl, rte_rows
 from tiny_training import save_pretraining

@@ -350,11 +350,9 @@ class TaskCardTest(TrainingTestCase):
     def card(self, results=None, datasets=None) -> dict:
         """Of a trainer whose present weights have these results."""
         made = task_trainer(self.folder, *FINE_TUNED["classifier"])
-        dataset = made.eval_dataset
         for result in task_results() if results is None else results:
-            key, found = (result.spec.full_name, result.split), mock.Mock(result=result, dataset=dataset)
-            made.evaluations[key], made.evaluated_steps[key] = found, 0
-            found.metrics = result.metrics
+            key = (result.dataset.spec.full_name, result.dataset.split)
+            made.evaluations[key], made.evaluated_steps[key] = result, 0
         made.card = CardContent(dataset_tags=datasets)
         made.create_model_card()
         return metadata(self.folder)
