@@ -65,20 +65,11 @@ class DepthFields:
         A configuration from the fields of a DEPTH model, or of a plain one to make it of.
 
         Raises:
-            `ValueError`: if they are those of another kind of model, or say nothing of sentence tokens and are of a
-                vocabulary in which the default ids are those of words.
+            `ValueError`: if they say nothing of sentence tokens, and the default ids are those of words.
         """
-        model_type = config_dict.get("model_type", cls.model_type)
-        if model_type not in (cls.model_type, *cls.made_of):
-            raise ValueError(
-                f"The configuration is that of a {model_type!r}; a {cls.model_type!r} model can be made of "
-                f"{', '.join(map(repr, cls.made_of))}. "
-                '`load_model(name, tokenizer, model_type="depth")` of hf_depth chooses the class.'
-            )
         has_ids = {"first_sentence_token_id", "eosen_token_id"} <= config_dict.keys() | kwargs.keys()
-        free = DepthConfig.vocab_size
-        vocab_size = config_dict.get("vocab_size", getattr(cls, "vocab_size", 0))
-        if model_type != cls.model_type and not has_ids and vocab_size > free:
+        free, vocab_size = DepthConfig.vocab_size, config_dict.get("vocab_size", 0)
+        if config_dict.get("model_type", cls.model_type) != cls.model_type and not has_ids and vocab_size > free:
             raise ValueError(
                 f"The default ids of the sentence tokens, from {cls.first_sentence_token_id} on, are free in the "
                 f"vocabulary of T5, which has {free} rows, but words in this one of {vocab_size}. "
@@ -123,8 +114,7 @@ class DepthConfig(DepthFields, T5Config):
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.pad_token_id
         super().__post_init__(**{**kwargs, "tie_word_embeddings": tied})
-        self.tie_word_embeddings = tied
-        self.scale_decoder_outputs = tied
+        self.tie_word_embeddings = self.scale_decoder_outputs = tied
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "DepthConfig":
@@ -137,20 +127,17 @@ class DepthConfig(DepthFields, T5Config):
         return super().from_dict(config_dict, **kwargs)
 
 
-def _config_of(model_type: str, family: str) -> type[PreTrainedConfig]:
-    stock = f"{family}Config"
-    fields = {
-        "__doc__": f"A `{stock}` with sentence tokens and hierarchical attention: see [`DepthFields`].",
-        "__module__": __name__,
-        "model_type": f"depth_{model_type}",
-        "made_of": (model_type,),
-    }
-    return type(f"Depth{stock}", (DepthFields, getattr(transformers, stock)), fields)
-
-
 # All of them are imported in 0.03 s, without a model.
 DEPTH_CONFIGS = {model_type: DepthConfig for model_type in T5_MODEL_TYPES}
-DEPTH_CONFIGS |= {model_type: _config_of(model_type, family) for model_type, family in FAMILIES.items()}
-globals().update({config.__name__: config for config in DEPTH_CONFIGS.values()})
+for _model_type, _family in FAMILIES.items():
+    _stock = f"{_family}Config"
+    _fields = {
+        "__doc__": f"A `{_stock}` with sentence tokens and hierarchical attention: see [`DepthFields`].",
+        "__module__": __name__,
+        "model_type": f"depth_{_model_type}",
+        "made_of": (_model_type,),
+    }
+    DEPTH_CONFIGS[_model_type] = type(f"Depth{_stock}", (DepthFields, getattr(transformers, _stock)), _fields)
+    globals()[f"Depth{_stock}"] = DEPTH_CONFIGS[_model_type]
 
 __all__ = sorted({config.__name__ for config in DEPTH_CONFIGS.values()})

@@ -5,7 +5,6 @@ of transformers with one loss per label; and a T5 with an output head of its own
 Imports only torch, transformers and the configuration beside it: the Hub ships both files.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,19 +22,16 @@ from transformers import (
     T5Config,
     UMT5Config,
 )
-from transformers import T5EncoderModel as StockT5Encoder
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers import initialization as init
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple, logging
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.deprecation import deprecate_kwarg
 
 from .configuration_depth import DEPTH_CONFIGS, FAMILIES, DepthConfig
-
-logger = logging.get_logger(__name__)
 
 IGNORED = -100  # a label without a loss
 ANY = -1  # a query of no group attends to the keys of all
@@ -44,15 +40,15 @@ ANY = -1  # a query of no group attends to the keys of all
 # ---- Masks ----------------------------------------------------------------------------------------------------------
 
 
+def has_sentence_tokens(config: PreTrainedConfig) -> bool:
+    """Whether `config` is a DEPTH model's, be its class from this package or from a Hub repository."""
+    return hasattr(config, "first_sentence_token_id")
+
+
 def is_sentence_token(ids: torch.Tensor, config: PreTrainedConfig) -> torch.BoolTensor:
     """`True` where an id (any shape) is a sentence token of `config`; nowhere if the model has none, as a plain T5."""
     first = getattr(config, "first_sentence_token_id", 0)
     return (ids >= first) & (ids < first + getattr(config, "num_sentence_tokens", 0))
-
-
-def has_sentence_tokens(config: PreTrainedConfig) -> bool:
-    """Whether `config` is a DEPTH model's, be its class from this package or from a Hub repository."""
-    return hasattr(config, "first_sentence_token_id")
 
 
 def is_segment_start(segment_ids: torch.LongTensor) -> torch.BoolTensor:
@@ -85,22 +81,18 @@ def own_sentence_groups(
 def sentence_to_sentence_groups(
     query_mask: torch.BoolTensor,
     key_mask: torch.BoolTensor,
-    query_segments: torch.LongTensor | None = None,
-    key_segments: torch.LongTensor | None = None,
+    segments: tuple[torch.LongTensor, torch.LongTensor] | None = None,
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    Decoder self- and cross-attention: a sentence token attends to sentence tokens, any other token to all.
-
-    Queries of an example without a sentence token among its keys attend to all keys, not to nothing. The segments are
-    the examples of a packed row.
+    Decoder self- and cross-attention: a sentence token attends to sentence tokens, any other token to all. Queries
+    attend to all keys of their example (`segments`, of queries and keys) if there is no sentence token among them.
 
     Returns:
         The groups of the queries and those of the keys, `(batch_size, length)` as the arguments: see [`MaskRule`].
     """
-    if query_segments is None:
-        has_keys = key_mask.any(dim=-1, keepdim=True)
-    else:
-        is_own = query_segments[..., None] == key_segments[:, None]  # (B, Q, K)
+    has_keys = key_mask.any(dim=-1, keepdim=True)
+    if segments is not None:
+        is_own = segments[0][..., None] == segments[1][:, None]  # (B, Q, K)
         has_keys = (is_own & key_mask[:, None]).any(dim=-1)
     return torch.where(query_mask & has_keys, 1, ANY), key_mask.long()
 
@@ -165,7 +157,7 @@ def make_mask(
     """
     batch_size, query_length = query_shape
 
-    def of_layer(layer: int, in_window: bool = False) -> Any:
+    def of_layer(layer: int, mask_function: Callable) -> Any:
         offset, (length, first) = 0, (key_length, 0)
         if cache is not None:
             offset, (length, first) = cache.get_query_offset(layer), cache.get_mask_sizes(query_length, layer)
@@ -177,7 +169,7 @@ def make_mask(
             kv_length=length,
             q_offset=offset,
             kv_offset=first,
-            mask_function=_in_window(rule, config) if in_window else rule,
+            mask_function=mask_function,
             allow_is_causal_skip=False,
             dtype=dtype,
             device=device,
@@ -186,10 +178,11 @@ def make_mask(
 
     layer_types = getattr(config, "layer_types", None)
     if not layer_types:
-        return of_layer(0)
-    kinds = ("full_attention", "sliding_attention")  # a decoder may read both, whatever its layers are
-    layers = {kind: layer_types.index(kind) if kind in layer_types else 0 for kind in kinds}
-    return {kind: of_layer(layer, kind == "sliding_attention") for kind, layer in layers.items()}
+        return of_layer(0, rule)
+    # A decoder may read both, whatever its layers are.
+    functions = {"full_attention": rule, "sliding_attention": _in_window(rule, config)}
+    layers = {kind: layer_types.index(kind) if kind in layer_types else 0 for kind in functions}
+    return {kind: of_layer(layers[kind], function) for kind, function in functions.items()}
 
 
 def _in_window(rule: MaskRule, config: PreTrainedConfig) -> Callable[..., torch.BoolTensor]:
@@ -213,54 +206,38 @@ def _num_keys(cache: Cache, num_queries: int, config: PreTrainedConfig) -> int:
     return max(sum(cache.get_mask_sizes(num_queries, layer)) for layer in layers)
 
 
-def _set_segments(stack: nn.Module, segment_ids: torch.LongTensor | None) -> None:
-    """Tell what embeds the positions of a stack, if anything, where the examples of its rows begin."""
-    for name in ("embed_positions", "rotary_emb"):
-        if hasattr(stack, name):
-            getattr(stack, name).segment_ids = segment_ids
-
-
-def _positions(segment_ids: torch.LongTensor) -> torch.LongTensor:
-    """Positions in a packed row (B, L), which count from 0 in each example."""
-    places = torch.arange(segment_ids.shape[1], device=segment_ids.device)
-    return places - torch.where(is_segment_start(segment_ids), places, 0).cummax(dim=-1).values
-
-
-def _restart_embeddings(module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:
-    """Behind embeddings of positions, (B or 1, L, D), as BART's: each example gets those of the first places."""
-    segment_ids = getattr(module, "segment_ids", None)
-    if segment_ids is None:
-        return output
-    index = _positions(segment_ids)[..., None].expand(-1, -1, output.shape[-1])
-    return output.expand(*index.shape[:2], -1).gather(1, index.to(output.device))
-
-
-def _restart_rotation(module: nn.Module, args: tuple) -> tuple:
-    """Before rotary embeddings: a decoder of T5Gemma 2 attends to states of the encoder that are not rotated."""
-    segment_ids = getattr(module, "segment_ids", None)
-    return args if segment_ids is None else (args[0], _positions(segment_ids), *args[2:])
-
-
 def _is_complete(mask: Any) -> bool:
     """Whether a mask (a tensor, blocks of flex attention, a dictionary of these) has an entry for each query."""
     return mask is not None and (isinstance(mask, dict) or len(mask.shape) == 4)
 
 
-def _attended(mask: torch.Tensor | None, length: int | None = None) -> torch.BoolTensor | None:
-    """
-    Where a (B, L) mask says that there is a token. In a row without any, all places count: whatever the implementation
-    of attention, its loss is finite and the same.
-    """
-    if mask is None:
-        return None
-    mask = mask.bool()
-    if length is not None:
-        mask = nn.functional.pad(mask, (0, max(0, length - mask.shape[1])))
-    return mask | ~mask.any(dim=-1, keepdim=True)
+# ---- Positions in packed rows, of families that embed them ----------------------------------------------------------
 
 
-def _first(*tensors: torch.Tensor | None) -> torch.Tensor | None:
-    return next((tensor for tensor in tensors if tensor is not None), None)
+def _set_positions(stack: nn.Module, segment_ids: torch.LongTensor | None) -> None:
+    """Tell what embeds the positions of a stack, if anything does, that they count from 0 in each example of a row."""
+    positions = None
+    if segment_ids is not None:
+        places = torch.arange(segment_ids.shape[1], device=segment_ids.device)
+        positions = places - torch.where(is_segment_start(segment_ids), places, 0).cummax(dim=-1).values
+    for name in ("embed_positions", "rotary_emb"):
+        if hasattr(stack, name):
+            getattr(stack, name).packed_positions = positions
+
+
+def _restart_embeddings(module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:
+    """Behind embeddings of positions, (B or 1, L, D), as BART's."""
+    positions = getattr(module, "packed_positions", None)
+    if positions is None:
+        return output
+    index = positions[..., None].expand(-1, -1, output.shape[-1]).to(output.device)
+    return output.expand(*index.shape[:2], -1).gather(1, index)
+
+
+def _restart_rotation(module: nn.Module, args: tuple) -> tuple:
+    """Before rotary embeddings: a decoder of T5Gemma 2 attends to states of the encoder that are not rotated."""
+    positions = getattr(module, "packed_positions", None)
+    return args if positions is None else (args[0], positions, *args[2:])
 
 
 # ---- Any encoder-decoder --------------------------------------------------------------------------------------------
@@ -280,344 +257,8 @@ class DepthEncoderOutput(BaseModelOutput):
     sentence_mask: torch.BoolTensor | None = None
 
 
-def check_sentence_token_ids(config: PreTrainedConfig, vocab_size: int) -> None:
-    """Raise `ValueError` unless the sentence tokens of a configuration have rows of their own in an embedding."""
-    first, number, eosen = config.first_sentence_token_id, config.num_sentence_tokens, config.eosen_token_id
-    if number < 1:
-        raise ValueError(f"`num_sentence_tokens` must be at least 1, got {number}: a model without any is a T5.")
-    if max(first + number - 1, eosen) >= vocab_size or first < 0 or 0 <= eosen - first < number:
-        raise ValueError(
-            f"The sentence tokens {first} to {first + number - 1} and `eosen_token_id` {eosen} must differ and fit "
-            f'`vocab_size`={vocab_size}. `load_model(name_or_config, tokenizer, model_type="depth")` takes '
-            "`first_sentence_token_id` and `eosen_token_id` from a tokenizer of `add_sentence_tokens`, and adds rows."
-        )
-
-
-def _is_hierarchical(config: PreTrainedConfig, name: str) -> bool:
-    """Whether the mask called `name` is on; in a model without sentence tokens, none is."""
-    return getattr(config, f"hierarchical_{name}_mask", False)
-
-
-def _sentence_mask(config, ids, given, tokens, name: str) -> torch.BoolTensor | None:
-    """Where tokens (B, L) are sentence tokens: as the caller says by the argument `name`, by their ids, or unknown."""
-    if given is None:
-        return None if ids is None else is_sentence_token(ids, config)
-    if given.shape[-1] != tokens.shape[1]:
-        raise ValueError(
-            f"`{name}` must have one entry for each token, shape {tuple(tokens.shape[:2])}, got the shape "
-            f"{tuple(given.shape)}."
-        )
-    return given
-
-
-def _known(sentence_mask: torch.BoolTensor | None, given: str, needed: str) -> torch.BoolTensor:
-    if sentence_mask is None:
-        raise ValueError(
-            f"`{given}` do not say which tokens are sentence tokens, and the hierarchical masks depend on them: "
-            f"pass `{needed}` beside them, boolean, of shape `(batch_size, length)`."
-        )
-    return sentence_mask
-
-
-def _check_packing(segments, shapes, masks, cache, use_cache) -> None:
-    """Raise `ValueError` unless segment ids fit; each but the last two is a pair, for encoder and decoder."""
-    if any(map(_is_complete, masks)):
-        raise ValueError("A mask of four axes says by itself who attends to whom: leave out the segment ids.")
-    if cache is not None or use_cache:
-        raise ValueError("`cache` and `use_cache` are for rows of one example: leave out the segment ids to generate.")
-    for name, ids, shape in zip(("encoder", "decoder"), segments, shapes, strict=True):
-        if ids is None or ids.is_floating_point() or ids.shape != shape[:2]:
-            given = None if ids is None else (tuple(ids.shape), ids.dtype)
-            raise ValueError(
-                f"`{name}_segment_ids` must be integers of shape {tuple(shape[:2])}, one for each token, got {given}."
-            )
-
-
-def _mask_encoder(config, names, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]:
-    """Before the encoder: its arguments by their names, with its complete mask."""
-    kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
-    ids, mask, segments = kwargs.get("input_ids"), kwargs.get("attention_mask"), kwargs.pop("segment_ids", None)
-    tokens, sentence_mask = _first(ids, kwargs.get("inputs_embeds")), kwargs.pop("sentence_mask", None)
-    _set_segments(encoder, segments)
-    if tokens is None:  # the encoder says so
-        return (), kwargs
-    if has_sentence_tokens(config):
-        sentence_mask = kwargs["sentence_mask"] = _sentence_mask(config, ids, sentence_mask, tokens, "sentence_mask")
-    is_hierarchical = _is_hierarchical(config, "encoder")
-    if (is_hierarchical or segments is not None) and not _is_complete(mask):
-        groups = None
-        if is_hierarchical:
-            sentence_mask = _known(sentence_mask, "inputs_embeds", "sentence_mask")
-            groups = own_sentence_groups(sentence_mask if mask is None else sentence_mask & mask.bool(), segments)
-        rule = MaskRule(_attended(mask), None if segments is None else (segments, segments), groups)
-        shape, config = tokens.shape[:2], getattr(encoder.config, "text_config", encoder.config)
-        kwargs["attention_mask"] = make_mask(config, rule, shape, shape[1], encoder.dtype, tokens.device)
-    return (), kwargs
-
-
-def _keep_sentences(encoder, args, kwargs, output) -> Any:
-    """Behind the encoder: its output with the places of the sentence tokens."""
-    sentence_mask = kwargs.get("sentence_mask")
-    if sentence_mask is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
-        return output
-    fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
-    return DepthEncoderOutput(**fields, sentence_mask=sentence_mask)
-
-
-class DepthEncoderMixin:
-    """
-    The encoder of DEPTH, put before a class of transformers with `get_encoder()`: in it, a sentence token attends only
-    to its own sentence. It takes `sentence_mask` and `segment_ids` besides, see [`DepthMixin.forward`].
-
-    A hook before the encoder makes its mask, since `generate()` calls it by itself, and one after it keeps where the
-    sentence tokens are. The encoder is the one of transformers.
-    """
-
-    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
-        if config.model_type != self.config_class.model_type:
-            raise ValueError(
-                f"{type(self).__name__} is the class of {self.config_class.model_type!r} models, but the "
-                f"configuration is that of a {config.model_type!r}: `hf_depth.load_model` chooses the class."
-            )
-        super().__init__(config, *args, **kwargs)
-        if has_sentence_tokens(config):
-            check_sentence_token_ids(config, config.vocab_size)
-        encoder = self.get_encoder()
-        names = [*inspect.signature(encoder.forward).parameters]
-        # A hook that held the model would keep it in memory until the next garbage collection.
-        encoder.register_forward_pre_hook(partial(_mask_encoder, self.config, names), with_kwargs=True)
-        encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
-        for module in self.modules():
-            if hasattr(module, "embed_positions"):
-                module.embed_positions.register_forward_hook(_restart_embeddings)
-            if hasattr(module, "rotary_emb"):
-                module.rotary_emb.register_forward_pre_hook(_restart_rotation)
-
-    @classmethod
-    def is_custom_code(cls) -> bool:
-        """`False`: of custom code, transformers initializes no module without parameters of its own, as T5's are."""
-        return False
-
-    @classmethod
-    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
-        # Under ZeRO-3, transformers (5.24) goes by the field that says which code is to be saved.
-        auto_class, cls._auto_class = cls._auto_class, None
-        try:
-            return super()._from_config(config, **kwargs)
-        finally:
-            cls._auto_class = auto_class
-
-
-class DepthMixin(DepthEncoderMixin):
-    """
-    Hierarchical attention and rows of several examples for an encoder-decoder of transformers, put before its class,
-    with the loss of [`TokenLossMixin`] between them:
-
-        class DepthBart(DepthMixin, TokenLossMixin, BartForConditionalGeneration, GenerationMixin): ...
-
-    Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
-    encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
-    All masks follow from the ids, on their device; the stacks are those of transformers, called with complete masks.
-    Without sentence tokens in its input, or in its configuration, the model is what it was before.
-    """
-
-    # Prefix tuning of PEFT 0.21 passes its prefix by the old name beside the new one, where it would be lost.
-    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache", raise_if_both_names=True)
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        use_cache: bool | None = None,
-        sentence_mask: torch.BoolTensor | None = None,
-        decoder_sentence_mask: torch.BoolTensor | None = None,
-        encoder_segment_ids: torch.LongTensor | None = None,
-        decoder_segment_ids: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqLMOutput:
-        """
-        As the `forward` of the model below, with these arguments besides. Masks of four axes are used as they are.
-
-        Args:
-            encoder_outputs ([`DepthEncoderOutput`], [`BaseModelOutput`] or `tuple`, *optional*):
-                What the encoder returned. Any other output needs `input_ids` or `sentence_mask` beside it.
-            labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*): -100 is ignored.
-            use_cache (`bool`, *optional*): defaults to `False` beside `labels`, else to the configuration's.
-            sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
-                `True` where the encoder input is a sentence token; needed where that is not in the other arguments.
-            decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
-                The same for all decoder tokens so far, those in `cache` included. Needed with a filled cache or
-                `decoder_inputs_embeds`; `generate()` passes it.
-            encoder_segment_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
-                Which example of a row each token belongs to, by positive numbers; 0: padding. A token attends to
-                those of its example, in which the rules for sentence tokens hold.
-            decoder_segment_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
-                The same for the decoder.
-
-        Raises:
-            `ValueError`: if the decoder has no input, if the places of sentence tokens are needed but missing, or if
-                the segment ids do not fit.
-        """
-        target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
-        if target is None:
-            raise ValueError(
-                "There is nothing for the decoder: pass `labels` for a loss or `decoder_input_ids` for logits, or "
-                "call `generate()`, which starts by itself."
-            )
-        is_packed = encoder_segment_ids is not None or decoder_segment_ids is not None
-        if is_packed:
-            source = _first(encoder_outputs and encoder_outputs[0], input_ids, inputs_embeds)
-            segments, shapes = (encoder_segment_ids, decoder_segment_ids), (source.shape, target.shape)
-            _check_packing(segments, shapes, (attention_mask, decoder_attention_mask), cache, use_cache)
-        if is_packed or labels is not None:
-            use_cache = bool(use_cache)  # the decoder's own copy of the configuration would build a cache in training
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, decoder_segment_ids)
-        _set_segments(self.get_decoder(), decoder_segment_ids)
-        if encoder_outputs is None:
-            encoder_outputs = self.get_encoder()(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                inputs_embeds=inputs_embeds,
-                sentence_mask=sentence_mask,
-                segment_ids=encoder_segment_ids,
-                return_dict=True,
-                **{name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs},
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
-        states = encoder_outputs[0]
-        sentence_mask = _first(sentence_mask, getattr(encoder_outputs, "sentence_mask", None))
-        sentence_mask = _sentence_mask(self.config, input_ids, sentence_mask, states, "sentence_mask")
-        sentences = self._query_mask(decoder_input_ids, decoder_sentence_mask, target, cache)
-        segments = (decoder_segment_ids, encoder_segment_ids) if is_packed else None
-        cross_mask = self._cross_mask(target, sentences, states, sentence_mask, attention_mask, segments)
-        segments = (decoder_segment_ids, decoder_segment_ids) if is_packed else None
-        so_far = _first(decoder_sentence_mask, sentences)
-        decoder_attention_mask = self._decoder_mask(target, so_far, decoder_attention_mask, cache, segments)
-        return super().forward(
-            attention_mask=cross_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            cache=cache,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            labels=labels,
-            use_cache=use_cache,
-            **kwargs,
-        )
-
-    def prepare_decoder_input_ids_from_labels(
-        self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None
-    ) -> torch.LongTensor:
-        """
-        The decoder input of labels, both of shape `(batch_size, target_length)`; with `segment_ids`, each example of a
-        row by itself: it begins with the start token, that of `generate()` whatever the family.
-        """
-        config = self.config
-        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=config.decoder_start_token_id)
-        shifted = shifted.masked_fill(shifted == IGNORED, config.pad_token_id)
-        if segment_ids is None:
-            return shifted
-        return shifted.masked_fill(is_segment_start(segment_ids), config.decoder_start_token_id)
-
-    def _query_mask(self, ids, so_far, target, cache) -> torch.BoolTensor | None:
-        """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
-        if not (_is_hierarchical(self.config, "decoder") or _is_hierarchical(self.config, "cross")):
-            return None
-        if ids is not None:
-            return is_sentence_token(ids, self.config)
-        if so_far is not None:
-            past = 0 if cache is None else int(cache.get_seq_length())
-            so_far = so_far[:, past : past + target.shape[1]]
-        found = _sentence_mask(self.config, None, so_far, target, "decoder_sentence_mask")
-        return _known(found, "decoder_inputs_embeds", "decoder_sentence_mask")
-
-    def _decoder_mask(self, target, so_far, mask, cache, segments) -> Any:
-        """The mask of the decoder's own attention; `so_far` (B, past + T): which tokens are sentence tokens."""
-        is_hierarchical = _is_hierarchical(self.config, "decoder")
-        if _is_complete(mask) or not (is_hierarchical or segments is not None):
-            return mask
-        shape, cache = target.shape[:2], getattr(cache, "self_attention_cache", cache)
-        config = self.get_decoder().config
-        length = shape[1] if cache is None else _num_keys(cache, shape[1], config)
-        groups = None
-        if is_hierarchical:
-            past = cache.get_seq_length() if cache is not None and so_far.shape[1] < length else 0
-            # That of a static cache is a tensor, which a compiled graph cannot read; `generate()` pads its mask.
-            is_readable = isinstance(past, int) or not torch.compiler.is_compiling()
-            if is_readable and 0 < past > so_far.shape[1] - shape[1]:
-                raise ValueError(
-                    f"`cache` holds {past} tokens, but `decoder_sentence_mask` is missing or does not cover them: "
-                    "give it for all decoder tokens so far, as `generate()` does if its `decoder_input_ids` are all "
-                    "ids. Prefix tuning (PEFT) fills `cache` with virtual tokens: use LoRA instead."
-                )
-            keys = nn.functional.pad(so_far, (0, max(0, length - so_far.shape[1])))  # a static cache has room
-            groups = sentence_to_sentence_groups(keys, keys)
-        rule = MaskRule(_attended(mask, length), segments, groups, is_causal=True)
-        return make_mask(config, rule, shape, length, self.dtype, target.device, cache)
-
-    def _cross_mask(self, target, queries, states, sentences, mask, segments) -> Any:
-        """The mask of cross-attention from `queries` (B, T) to the encoder's states (B, S, D)."""
-        is_hierarchical = _is_hierarchical(self.config, "cross")
-        if _is_complete(mask) or not (is_hierarchical or segments is not None):
-            return mask
-        # A model may be spread over several devices: states may be on another one. One input may have several
-        # targets.
-        shape, device, groups, padding = target.shape[:2], target.device, None, _attended(mask)
-        if is_hierarchical:
-            keys = _known(sentences, "encoder_outputs", "sentence_mask").to(device)
-            keys = keys if mask is None else keys & mask.to(device).bool()
-            groups = sentence_to_sentence_groups(queries, keys, *(segments or ()))
-            groups = tuple(each.expand(shape[0], -1) for each in groups)
-        padding = None if padding is None else padding.to(device).expand(shape[0], -1)
-        rule = MaskRule(padding, segments, groups)
-        return make_mask(self.get_decoder().config, rule, shape, states.shape[1], self.dtype, device)
-
-    def prepare_inputs_for_generation(
-        self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """
-        As in the model below, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays as it is,
-        since `forward` makes the hierarchical one of it.
-        """
-        # Transformers (5.24) feeds the decoder ids that a cache holds where an assistant goes on with its cache, and
-        # for a given one without a `decoder_attention_mask`, which would say whether the ids are all of them.
-        cache = kwargs.get("cache")
-        has_all_ids = not kwargs.get("is_first_iteration") or decoder_attention_mask is None
-        if cache is not None and kwargs.get("next_sequence_length") is None and has_all_ids:
-            if 0 < (past := cache.get_seq_length()) < input_ids.shape[1]:
-                kwargs["next_sequence_length"] = input_ids.shape[1] - past
-        kwargs["decoder_attention_mask"] = decoder_attention_mask
-        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
-        if not has_sentence_tokens(self.config):
-            return inputs
-        inputs["decoder_attention_mask"] = decoder_attention_mask
-        sentence_mask, cache = is_sentence_token(input_ids, self.config), inputs.get("cache")
-        if (given := kwargs.get("decoder_sentence_mask")) is not None and cache is not None:
-            # The user may give a cache whose ids `generate()` does not know.
-            unknown = int(cache.get_seq_length()) + inputs["decoder_input_ids"].shape[1] - input_ids.shape[1]
-            sentence_mask = torch.cat([given[:, : max(0, unknown)], sentence_mask], dim=1)
-        if getattr(cache, "is_compileable", False):
-            # A static cache keeps shapes static: a mask that grew by one a step would recompile each time.
-            cache, new = getattr(cache, "self_attention_cache", cache), inputs["decoder_input_ids"].shape[1]
-            room = _num_keys(cache, new, self.get_decoder().config) - sentence_mask.shape[1]
-            sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, room)))
-        inputs["decoder_sentence_mask"] = sentence_mask
-        return inputs
-
-
-# ---- Losses --------------------------------------------------------------------------------------------------------
-
-
 @dataclass
-class TokenLossSeq2SeqLMOutput(Seq2SeqLMOutput):
+class DepthSeq2SeqLMOutput(Seq2SeqLMOutput):
     """
     A [`Seq2SeqLMOutput`] with one loss per label.
 
@@ -645,70 +286,271 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
     return losses.view(labels.shape)
 
 
-class TokenLossMixin:
+def _check_sentence_tokens(config: PreTrainedConfig) -> None:
+    """Raise unless the sentence tokens have rows of their own in the embeddings."""
+    first, number, eosen = config.first_sentence_token_id, config.num_sentence_tokens, config.eosen_token_id
+    if number < 1 or max(first + number - 1, eosen) >= config.vocab_size or first < 0 or 0 <= eosen - first < number:
+        raise ValueError(
+            f"The {number} sentence tokens from {first} on and `eosen_token_id` {eosen} must differ and fit "
+            f'`vocab_size`={config.vocab_size}. `load_model(name_or_config, tokenizer, model_type="depth")` takes '
+            "the ids from a tokenizer of `add_sentence_tokens`, and adds rows."
+        )
+
+
+def _sentence_mask(config, ids, given, name: str) -> torch.BoolTensor | None:
+    """Where tokens (B, L) are sentence tokens: as the caller says by the argument `name`, or by their ids."""
+    if given is not None or not has_sentence_tokens(config):
+        return given
+    if ids is None:
+        raise ValueError(
+            f"Embeddings and encoder outputs do not say which tokens are sentence tokens: pass `{name}` beside them, "
+            "boolean, of shape `(batch_size, length)`."
+        )
+    return is_sentence_token(ids, config)
+
+
+def _mask_encoder(config, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]:
+    """Before the encoder: its arguments by their names, with its complete mask."""
+    kwargs = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
+    ids, mask, segments = kwargs.get("input_ids"), kwargs.get("attention_mask"), kwargs.pop("segment_ids", None)
+    sentence_mask = _sentence_mask(config, ids, kwargs.pop("sentence_mask", None), "sentence_mask")
+    _set_positions(encoder, segments)
+    is_hierarchical = getattr(config, "hierarchical_encoder_mask", False)
+    if (is_hierarchical or segments is not None) and not _is_complete(mask):
+        tokens = kwargs["inputs_embeds"] if ids is None else ids
+        rule = MaskRule(
+            padding=None if mask is None else mask.bool(),
+            segments=None if segments is None else (segments, segments),
+            groups=own_sentence_groups(sentence_mask, segments) if is_hierarchical else None,
+        )
+        shape, stack = tokens.shape[:2], getattr(encoder.config, "text_config", encoder.config)
+        kwargs["attention_mask"] = make_mask(stack, rule, shape, shape[1], encoder.dtype, tokens.device)
+    return (), {**kwargs, "sentence_mask": sentence_mask}
+
+
+def _keep_sentences(encoder, args, kwargs, output) -> Any:
+    """Behind the encoder: its output with the places of the sentence tokens."""
+    if kwargs["sentence_mask"] is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
+        return output
+    fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
+    return DepthEncoderOutput(**fields, sentence_mask=kwargs["sentence_mask"])
+
+
+class DepthMixin:
     """
-    One loss per label for an encoder-decoder of transformers, put before its class. The loss is their mean over all
-    labels, whatever the model below computes.
+    Hierarchical attention, rows of several examples and one loss per label for an encoder-decoder of transformers, put
+    before its class:
 
-    Args of `forward`, besides those of the model below:
-        num_items_in_batch (`torch.Tensor` or `int`, *optional*):
-            What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the number
-            of labels in this batch, which gives the mean per token.
-        loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
-            Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
-            `num_items_in_batch` only if that is given. Beside weights, `token_losses` have no gradient.
-        skip_logits (`bool`, *optional*):
-            Whether to return none, by default in training mode with `labels`. Where hf_depth is imported, those of a
-            T5 are then never all in memory, and `token_losses` have no gradient.
+        class DepthBart(DepthMixin, BartForConditionalGeneration, GenerationMixin): ...
 
-    `forward` returns [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`. It raises `ValueError` if
-    `skip_logits=True` or `loss_weights` come without `labels`, or if labels or weights are not one per position of
-    the decoder.
+    Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
+    encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
+    All masks follow from the ids, on their device; the stacks are those of transformers, called with complete masks.
+    Without sentence tokens in its input, or in its configuration, the model is what it was before.
     """
 
     # `head_loss(hidden (N, D), head, labels (N,), weights (N,), with_predictions)`: the weighted sum of the losses,
     # each of them, and predictions, without all logits; or `None` where it cannot. `hf_depth` sets it for T5.
     head_loss: Callable[..., tuple[torch.Tensor, ...] | None] | None = None
 
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        if has_sentence_tokens(config):
+            _check_sentence_tokens(config)
+        # Hooks, since `generate()` calls the encoder by itself. One that held the model would keep it in memory until
+        # the next garbage collection.
+        encoder = self.get_encoder()
+        encoder.register_forward_pre_hook(partial(_mask_encoder, self.config), with_kwargs=True)
+        encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
+        for module in self.modules():
+            if hasattr(module, "embed_positions"):
+                module.embed_positions.register_forward_hook(_restart_embeddings)
+            if hasattr(module, "rotary_emb"):
+                module.rotary_emb.register_forward_pre_hook(_restart_rotation)
+
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """`False`: of custom code, transformers initializes no module without parameters of its own, as T5's are."""
+        return False
+
+    @classmethod
+    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
+        # Under ZeRO-3, transformers (5.24) goes by the field that says which code is to be saved.
+        auto_class, cls._auto_class = cls._auto_class, None
+        try:
+            return super()._from_config(config, **kwargs)
+        finally:
+            cls._auto_class = auto_class
+
+    # Prefix tuning of PEFT 0.21 passes its prefix by the old name beside the new one, where it would be lost.
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache", raise_if_both_names=True)
     @can_return_tuple
     def forward(
         self,
-        *,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        sentence_mask: torch.BoolTensor | None = None,
+        decoder_sentence_mask: torch.BoolTensor | None = None,
+        encoder_segment_ids: torch.LongTensor | None = None,
+        decoder_segment_ids: torch.LongTensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         loss_weights: torch.FloatTensor | None = None,
         skip_logits: bool | None = None,
-        **kwargs: Any,
-    ) -> TokenLossSeq2SeqLMOutput:
-        """The output of the model below with the losses of its labels; the arguments are described in the class."""
-        if labels is None and (skip_logits or loss_weights is not None):
-            raise ValueError("`skip_logits=True` and `loss_weights` need `labels`, without which there is no loss.")
-        states, head, outputs = self._decode(**kwargs)
-        if labels is None:
-            values = {"logits": states if head is None else head(states)}
-        else:
-            skip_logits = self.training if skip_logits is None else skip_logits
-            values = self._losses(states, head, labels, num_items_in_batch, loss_weights, skip_logits)
-        return TokenLossSeq2SeqLMOutput(**{**outputs, **values})
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> DepthSeq2SeqLMOutput:
+        """
+        As the `forward` of the model below, with these arguments besides. Masks of four axes are used as they are.
 
-    def _decode(self, **kwargs: Any) -> tuple[torch.Tensor, nn.Module | None, dict[str, Any]]:
+        Args:
+            encoder_outputs ([`DepthEncoderOutput`], [`BaseModelOutput`] or `tuple`, *optional*):
+                What the encoder returned. Any other output needs `input_ids` or `sentence_mask` beside it.
+            labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*): -100 is ignored.
+            use_cache (`bool`, *optional*): defaults to `False` beside `labels`, else to the configuration's.
+            sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
+                `True` where the encoder input is a sentence token; needed where that is not in the other arguments.
+            decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
+                The same for all decoder tokens so far, those in `cache` included. Needed with a filled cache or
+                `decoder_inputs_embeds`; `generate()` passes it.
+            encoder_segment_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
+                Which example of a row each token belongs to, by positive numbers; 0: padding. A token attends to
+                those of its example, in which the rules for sentence tokens hold.
+            decoder_segment_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
+                The same for the decoder.
+            num_items_in_batch (`torch.Tensor` or `int`, *optional*):
+                What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the
+                number of labels in this batch, which gives the mean per token.
+            loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
+                Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
+                `num_items_in_batch` only if that is given. Beside weights, `token_losses` have no gradient.
+            skip_logits (`bool`, *optional*):
+                Whether to return none, by default in training mode with `labels`. Where hf_depth is imported, those
+                of a T5 are then never all in memory, and `token_losses` have no gradient.
+
+        Raises:
+            `ValueError`: if the decoder has no input, if only one kind of segment ids is given, or if the places of
+                sentence tokens are needed but missing.
         """
-        What the output head reads (B, T, D), and the head; or the logits (B, T, V) and `None`. The last are the other
-        fields of the output.
+        if (encoder_segment_ids is None) != (decoder_segment_ids is None):
+            raise ValueError("Packed rows need both `encoder_segment_ids` and `decoder_segment_ids`.")
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if labels is None:
+                raise ValueError("Pass `labels` for a loss or `decoder_input_ids` for logits, or call `generate()`.")
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, decoder_segment_ids)
+        if labels is not None or encoder_segment_ids is not None:
+            use_cache = bool(use_cache)  # the decoder's own copy of the configuration would build a cache in training
+        if encoder_outputs is None:
+            encoder_outputs = self.get_encoder()(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                sentence_mask=sentence_mask,
+                segment_ids=encoder_segment_ids,
+                return_dict=True,
+                **{name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs},
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        if sentence_mask is None:
+            sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
+        sentence_mask = _sentence_mask(self.config, input_ids, sentence_mask, "sentence_mask")
+        so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
+        target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
+        sentences = so_far if decoder_input_ids is None else is_sentence_token(decoder_input_ids, self.config)
+        segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
+        _set_positions(self.get_decoder(), decoder_segment_ids)
+        states, head, outputs = self._decode(
+            attention_mask=self._cross_mask(
+                target, sentences, encoder_outputs[0], sentence_mask, attention_mask, segments
+            ),
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=self._decoder_mask(
+                target, so_far, decoder_attention_mask, cache, decoder_segment_ids
+            ),
+            encoder_outputs=encoder_outputs,
+            cache=cache,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        if labels is None:
+            return DepthSeq2SeqLMOutput(**{**outputs, "logits": head(states)})
+        losses = self._losses(states, head, labels, num_items_in_batch, loss_weights, skip_logits)
+        return DepthSeq2SeqLMOutput(**{**outputs, **losses})
+
+    def prepare_decoder_input_ids_from_labels(
+        self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None
+    ) -> torch.LongTensor:
         """
+        The decoder input of labels, both of shape `(batch_size, target_length)`; with `segment_ids`, each example of a
+        row by itself: it begins with the start token, that of `generate()` whatever the family.
+        """
+        config = self.config
+        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=config.decoder_start_token_id)
+        shifted = shifted.masked_fill(shifted == IGNORED, config.pad_token_id)
+        if segment_ids is None:
+            return shifted
+        return shifted.masked_fill(is_segment_start(segment_ids), config.decoder_start_token_id)
+
+    def _decoder_mask(self, target, so_far, mask, cache, segment_ids) -> Any:
+        """The mask of the decoder's own attention; `so_far` (B, past + T): which tokens are sentence tokens."""
+        is_hierarchical = getattr(self.config, "hierarchical_decoder_mask", False)
+        if _is_complete(mask) or not (is_hierarchical or segment_ids is not None):
+            return mask
+        shape, config = target.shape[:2], self.get_decoder().config
+        cache = getattr(cache, "self_attention_cache", cache)
+        length = shape[1] if cache is None else _num_keys(cache, shape[1], config)
+        groups = None
+        if is_hierarchical:
+            if (room := length - so_far.shape[1]) > 0:  # of a static cache, or tokens in it are not in `so_far`
+                if 0 < (past := cache.get_seq_length()) > so_far.shape[1] - shape[1]:
+                    raise ValueError(
+                        f"`cache` holds {int(past)} tokens, but `decoder_sentence_mask` is missing or does not cover "
+                        "them. `generate()` gives it for all its ids. Prefix tuning (PEFT) fills `cache` with virtual "
+                        "tokens: use LoRA instead."
+                    )
+                so_far = nn.functional.pad(so_far, (0, room))
+            groups = sentence_to_sentence_groups(so_far, so_far)
+        padding = None
+        if mask is not None:
+            padding = nn.functional.pad(mask.bool(), (0, max(0, length - mask.shape[1])))
+        segments = None if segment_ids is None else (segment_ids, segment_ids)
+        rule = MaskRule(padding, segments, groups, is_causal=True)
+        return make_mask(config, rule, shape, length, self.dtype, target.device, cache)
+
+    def _cross_mask(self, target, sentences, states, source_sentences, mask, segments) -> Any:
+        """The mask of cross-attention; `sentences` (B, T) and `source_sentences` (B, S): which tokens are such."""
+        is_hierarchical = getattr(self.config, "hierarchical_cross_mask", False)
+        if _is_complete(mask) or not (is_hierarchical or segments is not None):
+            return mask
+        shape, device, groups = target.shape[:2], target.device, None  # states may be on another device
+        if is_hierarchical:
+            groups = sentence_to_sentence_groups(sentences[:, -shape[1] :], source_sentences.to(device), segments)
+        rule = MaskRule(None if mask is None else mask.to(device, torch.bool), segments, groups)
+        return make_mask(self.get_decoder().config, rule, shape, states.shape[1], self.dtype, device)
+
+    def _decode(self, **kwargs: Any) -> tuple[torch.Tensor, nn.Module, dict[str, Any]]:
+        """What the output head reads (B, T, D), the head, and the other fields of the output."""
         outputs = super().forward(return_dict=True, **kwargs)
-        return outputs.logits, None, outputs
+        return outputs.logits, nn.Identity(), outputs
 
     def _losses(
         self, states, head, labels, num_items_in_batch, loss_weights, skip_logits
     ) -> dict[str, torch.Tensor | None]:
         """The fields of the output that come from what [`_decode`] returns."""
-        for name, values in (("labels", labels), ("loss_weights", loss_weights)):
-            if values is not None and values.shape != states.shape[:2]:
-                raise ValueError(
-                    f"`{name}` must have one entry for each position of the decoder, shape "
-                    f"{tuple(states.shape[:2])}, got the shape {tuple(values.shape)}."
-                )
+        if labels.shape != states.shape[:2]:
+            raise ValueError(
+                f"`labels` must have one entry for each position of the decoder, shape {tuple(states.shape[:2])}, got "
+                f"the shape {tuple(labels.shape)}."
+            )
+        skip_logits = self.training if skip_logits is None else skip_logits
         labels = labels.to(states.device)
         exact = torch.promote_types(states.dtype, torch.float32)
         weights = torch.ones_like(labels, dtype=exact) if loss_weights is None else loss_weights.to(labels.device)
@@ -718,15 +560,15 @@ class TokenLossMixin:
             # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
             number = torch.as_tensor(num_items_in_batch, device=labels.device).reshape(())
             weights = weights / number.clamp(min=1)  # of no labels at all, the loss is 0
-        found = logits = None
-        if skip_logits and head is not None and self.head_loss is not None:
+        found = logits = predictions = None
+        if skip_logits and self.head_loss is not None:
             rows = (states.flatten(0, 1), head, labels.flatten(), weights.to(exact).flatten())
             found = self.head_loss(*rows, with_predictions=not self.training)
         if found is not None:
             loss, token_losses, *others = (values.view(labels.shape) if values.dim() else values for values in found)
             predictions = others[0] if others else None
         else:
-            logits, predictions = states if head is None else head(states), None
+            logits = head(states)
             token_losses = cross_entropy_per_token(logits, labels)
             loss = (weights.to(token_losses.device) * token_losses).sum()
             if skip_logits:
@@ -735,30 +577,32 @@ class TokenLossMixin:
         token_losses = token_losses if loss_weights is None else token_losses.detach()
         return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
 
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """
+        As in the model below, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays as it is,
+        since `forward` makes the hierarchical one of it.
+        """
+        cache = kwargs.get("cache")
+        if cache is not None and kwargs.get("next_sequence_length") is None:
+            # Transformers (5.24) feeds what a cache holds once more, if it is given or an assistant's.
+            if 0 < (past := cache.get_seq_length()) < input_ids.shape[1]:
+                kwargs["next_sequence_length"] = input_ids.shape[1] - past
+        kwargs["decoder_attention_mask"] = decoder_attention_mask
+        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        if not has_sentence_tokens(self.config):
+            return inputs
+        sentence_mask, cache = is_sentence_token(input_ids, self.config), inputs.get("cache")
+        if getattr(cache, "is_compileable", False):
+            # A static cache keeps shapes static: a mask that grew by one a step would recompile each time.
+            cache, new = getattr(cache, "self_attention_cache", cache), inputs["decoder_input_ids"].shape[1]
+            room = _num_keys(cache, new, self.get_decoder().config) - sentence_mask.shape[1]
+            sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, room)))
+        return {**inputs, "decoder_attention_mask": decoder_attention_mask, "decoder_sentence_mask": sentence_mask}
+
 
 # ---- T5 -------------------------------------------------------------------------------------------------------------
-
-
-class _T5Weights:
-    """Which weights of a T5 share storage, whatever `config.tie_word_embeddings` says of its head."""
-
-    _supports_flex_attn = False  # transformers (5.24) reads the one position bias once per example, beyond its end
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
-        return dict(self._tied_weights_keys)
-
-
-def _add_position_biases(config: PreTrainedConfig, *stacks: PreTrainedModel) -> None:
-    """As in UMT5, each layer has a relative position bias of its own, if the configuration says so."""
-    if not getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
-        return
-    for attention in [block.layer[0].SelfAttention for stack in stacks for block in stack.block[1:]]:
-        attention.has_relative_attention_bias = True
-        attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
-        std = config.initializer_factor * config.d_model**-0.5
-        nn.init.normal_(attention.relative_attention_bias.weight, std=std)
-        attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
 
 
 def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -766,7 +610,7 @@ def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any
 
 
 # Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
-class T5ForConditionalGeneration(DepthMixin, TokenLossMixin, _T5Weights, StockT5, GenerationMixin):
+class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
     """
     The T5 of transformers with three changes; it saves and loads as the original class does.
 
@@ -774,7 +618,7 @@ class T5ForConditionalGeneration(DepthMixin, TokenLossMixin, _T5Weights, StockT5
       standard deviation `d_model ** -0.5` and survives saving, loading and resizing. Transformers 5 ties it.
     - A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
       tokens belong together, see [`DepthMixin.forward`]. Loss and gradients are those of separate rows.
-    - The output has `token_losses`, one per label: see [`TokenLossMixin`].
+    - The output has `token_losses`, one per label.
 
     >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     >>> model = T5ForConditionalGeneration(config)
@@ -782,6 +626,8 @@ class T5ForConditionalGeneration(DepthMixin, TokenLossMixin, _T5Weights, StockT5
     >>> model(**batch).token_losses.shape
     torch.Size([1, 4])
     """
+
+    _supports_flex_attn = False  # transformers (5.24) reads the one position bias once per example, beyond its end
 
     def __init__(self, config: T5Config):
         if not hasattr(config, "scale_decoder_outputs"):  # UMT5Config
@@ -794,11 +640,26 @@ class T5ForConditionalGeneration(DepthMixin, TokenLossMixin, _T5Weights, StockT5
         super().__init__(config)
         # T5Config forces `True`; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
-        _add_position_biases(config, self.encoder, self.decoder)
+        if getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
+            self._add_position_biases()
         for module in self.modules():
             # The same formula in one kernel instead of eight: a CPU step of width 128 takes 0.86 times as long.
             if isinstance(getattr(module, "act", None), NewGELUActivation):
                 module.act = GELUTanh()
+
+    def _add_position_biases(self) -> None:
+        """As in UMT5, each layer has a relative position bias of its own, which it adds instead of the first one's."""
+        for block in (*self.encoder.block[1:], *self.decoder.block[1:]):
+            config, attention = self.config, block.layer[0].SelfAttention
+            attention.has_relative_attention_bias = True
+            attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
+            std = config.initializer_factor * config.d_model**-0.5
+            nn.init.normal_(attention.relative_attention_bias.weight, std=std)
+            attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
+        return dict(self._tied_weights_keys)
 
     def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
         """As in T5, but a head of its own stays so. One that a checkpoint lacks was trained tied, and remains it."""
@@ -817,12 +678,11 @@ class T5ForConditionalGeneration(DepthMixin, TokenLossMixin, _T5Weights, StockT5
 
     def _decode(
         self,
-        *,
-        attention_mask: torch.Tensor | None,
-        encoder_outputs: BaseModelOutput,
-        decoder_input_ids: torch.LongTensor | None,
-        decoder_inputs_embeds: torch.Tensor | None,
-        decoder_attention_mask: torch.Tensor | None,
+        attention_mask,
+        encoder_outputs,
+        decoder_input_ids,
+        decoder_inputs_embeds,
+        decoder_attention_mask,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, nn.Module, dict[str, Any]]:
         outputs = self.decoder(
@@ -858,71 +718,36 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
 
 
 class SentenceInputMixin:
-    """[`encode_sentences`] for those who have the files of a model and not hf_depth."""
+    """The layout of the encoder input for those who have the files of a model and not hf_depth."""
 
-    def encode_sentences(
-        self, tokenizer: PreTrainedTokenizerBase, *texts: Sequence[str], max_length: int | None = None
-    ) -> torch.LongTensor:
+    def encode_sentences(self, tokenizer: PreTrainedTokenizerBase, *texts: Sequence[str]) -> torch.LongTensor:
         """
         The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences.
 
-        Sentence tokens count up. Sentences past the last one share it, which is said once. An input that is too long
-        loses tokens at the end of its longest text, until several are equally long and all of them do. A sentinel that
-        is written in a sentence, `<extra_id_0>`, stands for a masked span; a sentence token that is written is text.
+        Sentence tokens count up, and sentences past the last one share it. A sentinel that is written in a sentence,
+        `<extra_id_0>`, stands for a masked span; a sentence token that is written is text.
 
         Args:
             tokenizer (`PreTrainedTokenizerBase`): the one of the model.
             texts (`Sequence[str]`): the sentences of each text, such as those of a premise and those of a hypothesis.
-            max_length (`int`, *optional*): the most tokens of the input, special tokens included.
 
         Returns:
             `torch.LongTensor` of shape `(1, source_length)`: `input_ids`, on the device of the model.
 
         Raises:
             `TypeError`: if a text is not a list of sentences.
-            `ValueError`: if a sentence has no tokens: the sentence tokens would count without it; or if `max_length`
-                leaves no room for `</s>`.
         """
-        if max_length is not None and max_length < 1:
-            raise ValueError(f"`max_length` is {max_length}, but an input has at least one token, `</s>`.")
         if any(isinstance(text, str) for text in texts):
             raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')
-        parts = [[self._sentence_ids(tokenizer, sentence) for sentence in text] for text in texts]
-        number, available = sum(map(len, parts)), self.config.num_sentence_tokens
-        if number > available:
-            logger.warning_once(
-                f"{number} sentences, but {available} sentence tokens: the last {number - available + 1} share one of "
-                "them. (Said once.)"
-            )
-        costs = [sum(len(sentence) + 2 for sentence in text) for text in parts]
-        limits = list(costs)
-        while (excess := len(ids := self._layout(parts, limits)) - (max_length or len(ids))) > 0:
-            # More than once only if there are more sentences than sentence tokens, as those behind cost less.
-            for _ in range(excess):  # of texts that are equally long, the one that was shorter before
-                limits[max(range(len(limits)), key=lambda i: (limits[i], -costs[i]))] -= 1
-        return torch.tensor([ids], device=self.device)
-
-    def _sentence_ids(self, tokenizer: PreTrainedTokenizerBase, sentence: str) -> list[int]:
-        ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
-        found = torch.tensor(ids, dtype=torch.long)
-        if (is_sentence_token(found, self.config) | (found == self.config.eosen_token_id)).any():
-            ids = tokenizer(sentence, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        if not ids:
-            raise ValueError(f"The sentence {sentence!r} has no tokens: leave it out.")
-        return ids
-
-    def _layout(self, parts: list[list[list[int]]], limits: list[int]) -> list[int]:
-        """The sentences of all texts in one row; `limits`: tokens of each text, special ones included."""
-        config, ids, number = self.config, [], 0
-        for text, limit in zip(parts, limits, strict=True):
-            for sentence in text:
-                if limit > 2:
-                    if number < config.num_sentence_tokens:
-                        ids += [config.eosen_token_id, config.first_sentence_token_id + number]
-                    ids += sentence[: limit - 2]
-                    number += 1
-                limit -= len(sentence) + 2
-        return [*ids, config.eosen_token_id, config.eos_token_id] if ids else [config.eos_token_id]
+        config, ids = self.config, []
+        for number, sentence in enumerate(sentence for text in texts for sentence in text):
+            if number < config.num_sentence_tokens:
+                ids += [config.eosen_token_id, config.first_sentence_token_id + number]
+            found = tokenizer(sentence, add_special_tokens=False)["input_ids"]
+            if any(is_sentence_token(id, config) or id == config.eosen_token_id for id in found):
+                found = tokenizer(sentence, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            ids += found
+        return torch.tensor([[*ids, config.eosen_token_id, config.eos_token_id]], device=self.device)
 
 
 class DepthForConditionalGeneration(SentenceInputMixin, T5ForConditionalGeneration, GenerationMixin):
@@ -946,26 +771,6 @@ class DepthForConditionalGeneration(SentenceInputMixin, T5ForConditionalGenerati
     _auto_class = "AutoModelForSeq2SeqLM"  # as `register_for_auto_class`: a saved model brings its code
 
 
-class DepthEncoderModel(SentenceInputMixin, DepthEncoderMixin, _T5Weights, StockT5Encoder):
-    """
-    The encoder of DEPTH by itself, for features of tokens and sentences: what `AutoModel` loads.
-
-    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
-    >>> outputs = DepthEncoderModel(config)(torch.tensor([[60, 40, 5, 6, 60, 1]]))
-    >>> outputs.last_hidden_state[outputs.sentence_mask].shape  # one for each sentence
-    torch.Size([1, 16])
-    """
-
-    config_class = DepthConfig
-    _auto_class = "AutoModel"
-    _keys_to_ignore_on_load_unexpected = [r"decoder", r"lm_head"]
-
-    def __init__(self, config: DepthConfig):
-        super().__init__(config)
-        _add_position_biases(config, self.encoder)
-
-
 def __getattr__(name: str) -> type[PreTrainedModel]:
     """
     DEPTH over the other families, `DepthBartForConditionalGeneration` and so on. A class is made when it is first
@@ -975,19 +780,17 @@ def __getattr__(name: str) -> type[PreTrainedModel]:
         if name == f"Depth{family}ForConditionalGeneration":
             stock = getattr(transformers, f"{family}ForConditionalGeneration")
             fields = {
-                "__doc__": f"DEPTH over [`{stock.__name__}`]: see [`DepthMixin`] and [`TokenLossMixin`].",
+                "__doc__": f"DEPTH over [`{stock.__name__}`]: see [`DepthMixin`].",
                 "__module__": __name__,
                 "config_class": DEPTH_CONFIGS[model_type],
                 "_auto_class": "AutoModelForSeq2SeqLM",
             }
-            bases = (SentenceInputMixin, DepthMixin, TokenLossMixin, stock, GenerationMixin)
-            globals()[name] = type(name, bases, fields)
+            globals()[name] = type(name, (SentenceInputMixin, DepthMixin, stock, GenerationMixin), fields)
             return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
-    "DepthEncoderModel",
     "DepthForConditionalGeneration",
     "T5ForConditionalGeneration",
     "UMT5ForConditionalGeneration",

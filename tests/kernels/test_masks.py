@@ -45,7 +45,7 @@ class CompactMaskTest(parameterized.TestCase):
         if kind == "encoder":
             groups = own_sentence_groups(source, segments[0] if is_packed else None)
         else:
-            groups = sentence_to_sentence_groups(query, key, *(pair or ()))
+            groups = sentence_to_sentence_groups(query, key, pair)
         padding = torch.rand(key.shape, generator=generator) < 0.7 if is_padded else None
         rule = MaskRule(padding, pair, groups, is_causal=kind == "decoder")
         self.check(rule, query.shape[1], key.shape[1])

@@ -210,11 +210,11 @@ class OtherWaysTest(parameterized.TestCase):
         with torch.no_grad():
             plain = BaseModelOutput(last_hidden_state=model.encoder(**inputs).last_hidden_state)
         given = {"encoder_outputs": plain, "attention_mask": inputs["attention_mask"], "num_beams": num_beams}
-        with self.assertRaisesRegex(ValueError, "`encoder_outputs` do not say which tokens are sentence tokens"):
+        with self.assertRaisesRegex(ValueError, "do not say which tokens are sentence tokens: pass `sentence_mask`"):
             model.generate(**copy.deepcopy(given))
         self.assertEqual(model.generate(**given, sentence_mask=sentence_mask).tolist(), expected)
         embedded = {"inputs_embeds": model.shared(inputs["input_ids"]), "attention_mask": inputs["attention_mask"]}
-        with self.assertRaisesRegex(ValueError, "`inputs_embeds` do not say which tokens are sentence tokens"):
+        with self.assertRaisesRegex(ValueError, "do not say which tokens are sentence tokens: pass `sentence_mask`"):
             model.generate(**embedded, num_beams=num_beams)
         found = model.generate(**embedded, num_beams=num_beams, sentence_mask=sentence_mask)
         self.assertEqual(found.tolist(), expected)
@@ -248,28 +248,3 @@ class FilledCacheTest(parameterized.TestCase):
                 model(**inputs, **rest, decoder_sentence_mask=sentence_mask[:, 4:])
         second = model(**inputs, **rest, decoder_sentence_mask=sentence_mask)
         torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
-
-    def test_a_cache_whose_ids_are_not_given_needs_their_sentence_mask(self):
-        model, inputs = generating_model(), sources(7)
-        ids = random_ids(torch.Generator().manual_seed(7), 4, 6)
-        start = torch.full((4, 1), model.config.decoder_start_token_id)
-        ids = torch.cat([start, ids[:, :4], start, ids[:, 4:]], dim=1)  # `generate()` begins with a start token
-        options = {"num_beams": 3, "max_new_tokens": 5, "min_new_tokens": 5}
-        expected = model.generate(**inputs, decoder_input_ids=ids, **options)
-
-        def cache():
-            filled = model(**inputs, decoder_input_ids=ids[:, :5], use_cache=True).cache
-            filled.batch_repeat_interleave(3)
-            return filled
-
-        with torch.no_grad():
-            with self.assertRaisesRegex(ValueError, "as `generate..` does if its `decoder_input_ids` are all ids"):
-                model.generate(**inputs, decoder_input_ids=ids[:, 5:], cache=cache(), **options)
-            found = model.generate(
-                **inputs,
-                decoder_input_ids=ids[:, 5:],
-                cache=cache(),
-                decoder_sentence_mask=is_sentence_token(ids[:, :5], model.config),
-                **options,
-            )
-        self.assertEqual(found[:, 3:].tolist(), expected[:, 8:].tolist())

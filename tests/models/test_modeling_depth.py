@@ -9,7 +9,7 @@ import torch
 from absl.testing import parameterized
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from transformers import T5ForConditionalGeneration as StockT5
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import BaseModelOutput
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth.data.sentences import get_sentence_splitter
@@ -181,8 +181,8 @@ class MaskTest(parameterized.TestCase):
 
 
 class PaddingTest(parameterized.TestCase):
-    @parameterized.parameters(*itertools.product(("eager", "sdpa"), ("right", "left"), ("random ids",)))
-    def test_padding_of_the_input_leaves_the_logits_unchanged(self, attn_implementation, side, content):
+    @parameterized.product(attn_implementation=IMPLEMENTATIONS, side=("right", "left"))
+    def test_padding_of_the_input_leaves_the_logits_unchanged(self, attn_implementation, side):
         model = tiny_model(attn_implementation=attn_implementation)
         batch = random_batch(1)
         padding = (0, 5) if side == "right" else (5, 0)
@@ -191,9 +191,6 @@ class PaddingTest(parameterized.TestCase):
             "input_ids": torch.nn.functional.pad(batch["input_ids"], padding),
             "attention_mask": torch.nn.functional.pad(batch["attention_mask"], padding),
         }
-        if content == "random ids":  # sentence tokens among them
-            noise = random_ids(torch.Generator().manual_seed(0), *padded["input_ids"].shape, 0.8)
-            padded["input_ids"] = torch.where(padded["attention_mask"], padded["input_ids"], noise)
         torch.testing.assert_close(model(**padded).logits, model(**batch).logits, rtol=1e-5, atol=1e-5)
 
     @parameterized.parameters("eager", "sdpa")
@@ -211,15 +208,12 @@ class ImplementationTest(parameterized.TestCase):
     @parameterized.parameters(
         *itertools.product(MODELS, ("padded", "full"), (None,)),
         *itertools.product(("depth",), ("padded",), SWITCHES),
-        ("depth", "nothing", None),
     )
     def test_logits_and_gradients_of_sdpa_are_those_of_eager(self, kind, layout, switch):
         changes = {} if switch is None else {switch: False}
         batch = random_batch(5)
         if layout == "full":
             del batch["attention_mask"]
-        elif layout == "nothing":  # a row of the input is all padding
-            batch["attention_mask"][1] = False
         models = [model_of(kind, name, **changes) for name in IMPLEMENTATIONS]
         (expected, right), (found, gradient) = (outputs_and_gradients(model, batch) for model in models)
         self.assertTrue(found.loss.isfinite())
@@ -281,16 +275,14 @@ class GivenStatesTest(parameterized.TestCase):
         embedded = {**batch, "inputs_embeds": model.shared(batch["input_ids"])}
         sentence_mask = is_sentence_token(embedded.pop("input_ids"), model.config)
         torch.testing.assert_close(model(**embedded, sentence_mask=sentence_mask).logits, expected)
-        with self.assertRaisesRegex(ValueError, "`inputs_embeds` do not say .* pass `sentence_mask`"):
+        with self.assertRaisesRegex(ValueError, "Embeddings .* do not say .* pass `sentence_mask`"):
             model(**embedded)
         decoder_ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
         decoder_mask = is_sentence_token(decoder_ids, model.config)
         embedded |= {"sentence_mask": sentence_mask, "decoder_inputs_embeds": model.shared(decoder_ids)}
         torch.testing.assert_close(model(**embedded, decoder_sentence_mask=decoder_mask).logits, expected)
 
-    @parameterized.product(
-        kind=("output", "plain output", "plain tuple", "plain output of T5"), remedy=("ids", "mask", "none")
-    )
+    @parameterized.product(kind=("output", "plain output", "plain tuple"), remedy=("ids", "mask", "none"))
     def test_encoder_outputs_of_any_kind_give_the_same_logits_or_an_error(self, kind, remedy):
         model, batch = tiny_model(), random_batch(6)
         expected = model(**batch).logits
@@ -302,29 +294,13 @@ class GivenStatesTest(parameterized.TestCase):
             encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
         elif kind == "plain tuple":
             encoder_outputs = (encoder_outputs.last_hidden_state,)
-        elif kind == "plain output of T5":
-            encoder_outputs = BaseModelOutputWithPastAndCrossAttentions(encoder_outputs.last_hidden_state)
         batch |= {"encoder_outputs": encoder_outputs}
         batch |= {"ids": {"input_ids": input_ids}, "mask": {"sentence_mask": sentence_mask}, "none": {}}[remedy]
         if remedy == "none" and "plain" in kind:
-            with self.assertRaisesRegex(ValueError, "`encoder_outputs` do not .* pass `sentence_mask`"):
+            with self.assertRaisesRegex(ValueError, "encoder outputs do not .* pass `sentence_mask`"):
                 model(**batch)
         else:
             torch.testing.assert_close(model(**batch).logits, expected)
-
-
-class SeveralTargetsTest(parameterized.TestCase):
-    @parameterized.product(kind=("depth", "t5"), is_encoded=(False, True))
-    def test_one_input_may_have_several_targets(self, kind, is_encoded):
-        model, batch = model_of(kind), random_batch(6)
-        targets = {"labels": batch["labels"]}
-        one = {name: tensor[1:2] for name, tensor in batch.items()}
-        every = {name: tensor.expand(3, -1) for name, tensor in one.items()} | targets
-        expected = model(**every).logits
-        if is_encoded:
-            ids = one.pop("input_ids")
-            one["encoder_outputs"] = model.encoder(ids, one["attention_mask"])
-        torch.testing.assert_close(model(**one | targets).logits, expected)
 
 
 class SeveralDevicesTest(parameterized.TestCase):
@@ -377,18 +353,12 @@ class LossTest(parameterized.TestCase):
             found = model(**batch, num_items_in_batch=num_items).loss
             torch.testing.assert_close(found, loss * number / 7)
 
-    @parameterized.product(kind=("depth", "t5"), training=(False, True))
-    def test_labels_and_weights_have_the_shape_of_the_decoder_input(self, kind, training):
-        model, batch = model_of(kind).train(training), random_batch(9)
-        labels = batch["labels"]
-        weights = torch.rand(*labels.shape)
-        for wrong in (weights.t(), weights.flatten(), weights[:, :1], weights[0], weights[..., None]):
-            with self.assertRaisesRegex(ValueError, r"`loss_weights` must have .* \(3, 9\), got the shape"):
-                model(**batch, loss_weights=wrong)
-        batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
-        for wrong in (labels[:, :-1], labels[:2], labels.t(), labels.flatten(), labels[..., None]):
-            with self.assertRaisesRegex(ValueError, r"`labels` must have .* \(3, 9\), got the shape"):
-                model(**{**batch, "labels": wrong})
+    @parameterized.parameters("depth", "t5")
+    def test_labels_have_the_shape_of_the_decoder_input(self, kind):
+        model, batch = model_of(kind).train(), random_batch(9)
+        batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+        with self.assertRaisesRegex(ValueError, r"`labels` must have .* \(3, 9\), got the shape"):
+            model(**{**batch, "labels": batch["labels"][:, :-1]})
 
     @parameterized.product(kind=("depth", "t5"), skip_logits=(True, False))
     def test_a_batch_without_labels_to_learn_has_loss_zero(self, kind, skip_logits):
@@ -498,24 +468,19 @@ class EncodeSentencesTest(parameterized.TestCase):
             )
         )
 
-    def test_an_input_is_that_of_fine_tuning_also_where_it_is_cut(self):
+    def test_an_input_is_that_of_fine_tuning(self):
         random = np.random.default_rng(0)
         spec = TaskSpec("tests", "pair", ("premise", "hypothesis"), ("first:", "second:"), labels=("no", "yes"))
-        num_cut = 0
-        for _ in range(20):
-            number = int(random.choice([1, 2, 4, 14]))
+        preprocessor = TaskPreprocessor(self.tokenizer, spec, max_source_length=5000)
+        for number in (1, 2, 4, 14):
             example = {name: " ".join(random.choice(SENTENCES, size=number)) for name in spec.text_column_name}
-            max_length = int(random.integers(8, 400))
-            preprocessor = TaskPreprocessor(self.tokenizer, spec, max_source_length=max_length)
             expected = preprocessor({name: [text] for name, text in example.items()})
-            num_cut += expected["num_cut_tokens"][0] > 0
             texts = []
             for name, prefix in zip(spec.text_column_name, spec.prefix, strict=True):
                 first, *others = get_sentence_splitter()(example[name])
                 texts.append([f"{prefix} {first}", *others])
-            found = self.model.encode_sentences(self.tokenizer, *texts, max_length=max_length)
+            found = self.model.encode_sentences(self.tokenizer, *texts)
             self.assertEqual(found.tolist(), [expected["input_ids"][0].tolist()])
-        self.assertBetween(num_cut, 5, 18)
 
     def test_sentinels_are_read_as_such_and_sentence_tokens_as_text(self):
         ids = self.model.encode_sentences(self.tokenizer, ["Call me <sent_0>.", "It is <extra_id_3>."])[0].tolist()
@@ -529,10 +494,5 @@ class EncodeSentencesTest(parameterized.TestCase):
         self.assertEqual(ids.count(self.model.config.eosen_token_id), 2)
 
     def test_a_text_that_is_no_list_of_sentences_is_refused(self):
-        for texts in (["A text."], ["First.", "Second."], [["A list."], "A text."]):
-            with self.assertRaisesRegex(TypeError, r"text is a list: `encode_sentences\(tokenizer, \["):
-                self.model.encode_sentences(self.tokenizer, *texts)
-
-    def test_no_sentence_is_left_out_of_the_count(self):
-        with self.assertRaisesRegex(ValueError, "The sentence .* has no tokens: leave it out"):
-            self.model.encode_sentences(self.tokenizer, ["Call me."], ["It is.", "\u200b", "So."])
+        with self.assertRaisesRegex(TypeError, r"text is a list: `encode_sentences\(tokenizer, \["):
+            self.model.encode_sentences(self.tokenizer, ["A list."], "A text.")
