@@ -14,15 +14,7 @@ from .stock import vocabulary_size
 
 
 def peft(what: str = "`--use_peft`") -> ModuleType:
-    """
-    The package of that name.
-
-    Args:
-        what (`str`, *optional*): what needs it.
-
-    Raises:
-        `ValueError`: if it is not installed.
-    """
+    """The package of that name. Raises `ValueError` if it is not installed; `what` needs it."""
     try:
         import peft
     except ImportError as error:
@@ -49,16 +41,15 @@ def add_lora(
     Args:
         model (`PreTrainedModel`): from a checkpoint, which the adapter names as its base.
         base (`PreTrainedConfig`): of that checkpoint.
-        r (`int`, defaults to 16), alpha (`int`, defaults to 32), dropout (`float`, defaults to 0.05):
-            Rank, scale (`alpha / r`) and dropout of the adapter; the defaults of TRL.
+        r, alpha, dropout: rank, scale (`alpha / r`) and dropout of the adapter; the defaults are those of TRL.
         target_modules (`str` or `list[str]`, *optional*): names of linear layers; by default all but the output head.
 
     Returns:
         `peft.PeftModel`.
 
     Raises:
-        `ValueError`: if peft is not installed, no layer has such a name, the model has rows for new tokens, which an
-            adapter would not save, or it is a DEPTH model made of another one just now.
+        `ValueError`: if peft is not installed, no layer has such a name, or an adapter would not save or learn what
+            the model has beside its base: rows for new tokens, sentence tokens.
     """
     library = peft()
     if vocabulary_size(model.config) != vocabulary_size(base):
@@ -100,18 +91,9 @@ def load_adapted(
         name_or_path (`str` or `os.PathLike`): of the adapter.
         load_base (`Callable`): loads its base, by a name or folder.
         hub_arguments: `cache_dir`, `revision`, `token` of the adapter.
-
-    Raises:
-        `ValueError`: if peft is not installed, or the adapter does not say what its base is.
     """
     library = peft(f"{name_or_path} is a PEFT adapter, which")
-    try:
-        base = library.PeftConfig.from_pretrained(name_or_path, **hub_arguments).base_model_name_or_path
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name_or_path} is a PEFT adapter that cannot be read: {error}") from error
-    if not base:
-        raise UserError(f"{name_or_path} is a PEFT adapter that does not say of which model: wrap that yourself.")
-    model = load_base(base)
+    model = load_base(library.PeftConfig.from_pretrained(name_or_path, **hub_arguments).base_model_name_or_path)
     tied = getattr(model.config, "tie_word_embeddings", None)
     model = library.PeftModel.from_pretrained(model, name_or_path, **hub_arguments).merge_and_unload()
     if tied is not None:  # PEFT takes the head of a T5Gemma for untied, since the encoder's embedding is another one

@@ -56,10 +56,8 @@ def _mistakes_of_users() -> Iterator[None]:
     """Raise as `UserError` what a model refuses: the files that go to the Hub cannot import it."""
     try:
         yield
-    except UserError:
-        raise
     except ValueError as error:
-        raise UserError(str(error)) from error
+        raise error if isinstance(error, UserError) else UserError(str(error)) from error
 
 
 @_mistakes_of_users()
@@ -105,10 +103,9 @@ def load_model(
         the class of transformers.
 
     Raises:
-        `ValueError`: if the checkpoint or the configuration is of another architecture, if the
-            weights of the checkpoint cannot be read, are not those of the model or not finite, if the tokenizer has no
-            sentence tokens for a DEPTH model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller
-            than the tokenizer, or if another of `config_changes` is unknown (as is `dtype`) or impossible.
+        `ValueError`: if the checkpoint is of another architecture, if its weights cannot be read or are not those of
+            the model, if the tokenizer has no sentence tokens for a DEPTH model or others than those of a checkpoint,
+            or if one of `config_changes` is unknown (as is `dtype`) or impossible.
 
     Example:
 
@@ -121,59 +118,56 @@ def load_model(
     >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     >>> model.encoder.config.first_sentence_token_id == tokenizer.convert_tokens_to_ids("<sent_0>")
     True
-    >>> model.config.vocab_size >= len(tokenizer)
-    True
     >>> folder.cleanup()
     """
-    config_changes = {T5Config.attribute_map.get(name, name): value for name, value in config_changes.items()}
+    changes = {T5Config.attribute_map.get(name, name): value for name, value in config_changes.items()}
+    attn_implementation = "sdpa" if attn_implementation == "auto" else attn_implementation
     hub = {"cache_dir": cache_dir, "revision": revision, "token": token}
     is_checkpoint = isinstance(name_or_config, str | os.PathLike)
     if is_checkpoint and is_adapter(name_or_config, **hub):
         if quantization_config is not None:
             raise UserError(f"{name_or_config} is an adapter, for which no base is quantised (`quantization_config`).")
-        return _load_adapted(name_or_config, tokenizer, model_type, attn_implementation, hub, config_changes)
+        return _load_adapted(name_or_config, tokenizer, model_type, attn_implementation, hub, changes)
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
     if quantization_config is not None:
-        if not is_checkpoint:
-            raise UserError("A model from scratch is not quantised (`quantization_config`): name a checkpoint.")
         hub["quantization_config"] = quantization_config
     source_type = "depth" if source is None else config_model_type(source)
     model_type = model_type or source_type
     if model_type not in MODEL_TYPES:
         raise UserError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
-    attn_implementation = "sdpa" if attn_implementation == "auto" else attn_implementation
+    is_t5 = source is None or source.model_type in (DepthConfig.model_type, *T5_MODEL_TYPES)
+    config = source if is_t5 else _of_type(source, model_type)
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    if model_type == "depth":
+        ids |= sentence_fields(tokenizer)
+    for name, value in ids.items():
+        if changes.pop(name, value) != value:
+            raise UserError(f"`{name}` of the tokenizer is {value}, which cannot be changed. Leave the argument out.")
     if is_checkpoint and source_type == model_type == "depth":
-        _check_sentence_ids_are_kept(name_or_config, source, tokenizer)
-    if source is not None and source.model_type not in (DepthConfig.model_type, *T5_MODEL_TYPES):
-        name = name_or_config if is_checkpoint else None
-        load = _load_depth_of_family if model_type == "depth" else load_stock_model
-        return load(name, _of_type(source, model_type), tokenizer, attn_implementation, hub, config_changes)
-    config, model_class = _config(source, model_type, tokenizer, config_changes)
-    if is_checkpoint:
-        _check_size_is_kept(source, config_changes)
-        return _load_checkpoint(name_or_config, config, model_class, tokenizer, attn_implementation, hub)
-    config.vocab_size = size_for(tokenizer, config.vocab_size, is_given="vocab_size" in config_changes)
-    return _initialized(model_class, config, attn_implementation)
+        _check_sentence_ids_are_kept(name_or_config, source, ids)
+    name = name_or_config if is_checkpoint else None
+    if is_t5:
+        model = _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, changes, ids)
+    else:
+        if model_type == "depth":
+            config.update(sentence_fields(tokenizer))
+            if is_checkpoint:
+                _use_known_rows(config, tokenizer)
+        model = load_stock_model(name, config, tokenizer, attn_implementation, hub, changes)
+    if model_type == "depth":
+        for part in (model, model.get_encoder(), model.get_decoder()):  # some have a configuration of their own
+            if has_sentence_tokens(part.config):
+                part.config.update(sentence_fields(tokenizer))
+    return model
 
 
-def _load_adapted(name_or_path, tokenizer, model_type, attn_implementation, hub, config_changes):
+def _load_adapted(name_or_path, tokenizer, model_type, attn_implementation, hub, changes):
     """The model that an adapter makes of its base; a `config.json` beside it says what kind that is."""
     if model_type is None:
         with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has none
             model_type = checkpoint_model_type(name_or_path, **hub)
     options = {"model_type": model_type, "attn_implementation": attn_implementation, **hub, "revision": "main"}
-    return load_adapted(name_or_path, lambda base: load_model(base, tokenizer, **options, **config_changes), **hub)
-
-
-def _initialized(model_class, config, attn_implementation):
-    """A model from scratch, with the weights that a seed gives in a single process, also under DeepSpeed ZeRO-3."""
-    options = {"dtype": torch.float32, "attn_implementation": attn_implementation}
-    if is_deepspeed_zero3_enabled():  # transformers initializes it, module by module
-        return model_class._from_config(config, **options)
-    with init.no_init_weights():  # as it does there: else torch would draw numbers first
-        model = model_class._from_config(config, **options)
-    model.init_weights()
-    return model
+    return load_adapted(name_or_path, lambda base: load_model(base, tokenizer, **options, **changes), **hub)
 
 
 def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:
@@ -186,19 +180,12 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         hub_arguments: for `AutoConfig.from_pretrained`.
 
     Raises:
-        `ValueError`: if there is a PEFT adapter without a model, or no `config.json` of a model.
+        `ValueError`: if there is no `config.json` of a model.
     """
     try:
         # `False`: for a type that is not known here it would ask whether to run the code of the checkpoint.
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub_arguments)
-    except (OSError, TypeError, ValueError) as error:
-        if is_adapter(name_or_path, **hub_arguments):
-            raise UserError(
-                f"{name_or_path} is a PEFT adapter, not a model. Load its base model by `load_model` and wrap that: "
-                f"`peft.PeftModel.from_pretrained(model, {str(name_or_path)!r})`."
-            ) from error
-        if isinstance(error, OSError):
-            raise
+    except (TypeError, ValueError) as error:
         checkpoint = get_last_checkpoint(name_or_path) if os.path.isdir(name_or_path) else None
         raise UserError(
             f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {str(error).partition(chr(10))[0]}"
@@ -223,12 +210,12 @@ def config_model_type(config: PreTrainedConfig) -> str:
     """
     if isinstance(config, DepthFields):
         return "depth"
-    if config.model_type in T5_MODEL_TYPES or is_encoder_decoder(config):
+    if is_encoder_decoder(config):
         return "t5"
-    source = f"{config.name_or_path} is" if config.name_or_path else "The configuration is that of"
     raise UserError(
-        f"{source} a model of the kind {config.model_type!r}, which is no encoder-decoder. Name a checkpoint that "
-        "`AutoModelForSeq2SeqLM` loads, such as a T5, mT5, T5Gemma, BART or DEPTH model."
+        f"{config.name_or_path or 'The configuration'} is of the kind {config.model_type!r}, which is no "
+        "encoder-decoder. Name a checkpoint that `AutoModelForSeq2SeqLM` loads, such as a T5, mT5, T5Gemma, BART or "
+        "DEPTH model."
     )
 
 
@@ -242,40 +229,53 @@ def config_values(config: PreTrainedConfig) -> dict[str, Any]:
     return values
 
 
-def _config(source, model_type, tokenizer, changes):
-    """
-    The configuration of the checkpoint, of the user, or of a T5 v1.1, with changes and the ids of the tokenizer; and
-    the class of the model.
-    """
-    config_class, model_class = MODEL_TYPES[model_type]
+def _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, changes, ids):
+    """A T5, or a DEPTH made of one, by our classes: a checkpoint, or from scratch (`name` is `None`)."""
     known = {*DepthConfig().to_dict(), "gradient_checkpointing"} - set(NOT_INHERITED)
     if unknown := changes.keys() - known:
-        name = min(unknown)
-        raise UserError(f"Unknown argument `{name}` of `load_model`.{suggestion(name, sorted(known), 'fields')}")
-    if source is not None:
-        # The fields of all T5s have the same names, whichever class the file names.
-        values = config_values(source)
-        for name in NOT_INHERITED:
-            values.pop(name, None)
-    else:
-        values = SCRATCH_DEFAULTS | {"vocab_size": size_for(tokenizer, 0, is_given=False)}
-    values |= changes
+        first = min(unknown)
+        raise UserError(f"Unknown argument `{first}` of `load_model`.{suggestion(first, sorted(known), 'fields')}")
+    values = SCRATCH_DEFAULTS if source is None else config_values(source)
+    if name is not None:
+        for field in (*SIZE_FIELDS, BIAS_FIELD):
+            if field in changes and changes[field] != values[field]:
+                raise UserError(
+                    f"`{field}` is {changes[field]}, but the checkpoint has {values[field]}, and its weights fit no "
+                    "other. Leave the argument out, or pass `None` or a configuration for a model from scratch."
+                )
+    # The fields of all T5s have the same names, whichever class the file names.
+    values = {field: value for field, value in values.items() if field not in NOT_INHERITED} | changes | ids
     if "num_layers" in changes and "num_decoder_layers" not in changes:
         values.pop("num_decoder_layers", None)
-    special_ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config_class, model_class = MODEL_TYPES[model_type]
+    if model_type == "t5":
+        bias_in_every_layer = values.pop(BIAS_FIELD, False)
+        values = {field: value for field, value in values.items() if field not in SENTENCE_SETTINGS}
+        if bias_in_every_layer:
+            # UMT5Config of transformers 5 forces `tie_word_embeddings` to `True`.
+            config_class, model_class = UMT5Config, UMT5ForConditionalGeneration
+            values["scale_decoder_outputs"] = values.get("tie_word_embeddings", True)
+    if name is None:
+        size = values.get("vocab_size", 0)
+        config = config_class(**values | {"vocab_size": size_for(tokenizer, size, is_given="vocab_size" in changes)})
+        return _initialized(model_class, config, attn_implementation)
+    config = config_class(**values)
     if model_type == "depth":
-        special_ids |= sentence_fields(tokenizer)
-    _check_ids_are_kept(special_ids, changes)
-    values |= special_ids
-    if model_type == "depth":
-        return config_class(**values), model_class
-    bias_in_every_layer = values.pop(BIAS_FIELD, False)
-    values = {name: value for name, value in values.items() if name not in SENTENCE_SETTINGS}
-    if bias_in_every_layer:
-        # UMT5Config of transformers 5 forces `tie_word_embeddings` to `True`.
-        config_class, model_class = UMT5Config, UMT5ForConditionalGeneration
-        values["scale_decoder_outputs"] = values.get("tie_word_embeddings", True)
-    return config_class(**values), model_class
+        _use_known_rows(config, tokenizer)
+    model = load_weights(model_class, name, config, attn_implementation, hub)
+    add_rows(model, tokenizer)
+    return model
+
+
+def _initialized(model_class, config, attn_implementation):
+    """A model from scratch, with the weights that a seed gives in a single process, also under DeepSpeed ZeRO-3."""
+    options = {"dtype": torch.float32, "attn_implementation": attn_implementation}
+    if is_deepspeed_zero3_enabled():  # transformers initializes it, module by module
+        return model_class._from_config(config, **options)
+    with init.no_init_weights():  # as it does there: else torch would draw numbers first
+        model = model_class._from_config(config, **options)
+    model.init_weights()
+    return model
 
 
 def _of_type(source, model_type):
@@ -289,25 +289,11 @@ def _of_type(source, model_type):
     if source.model_type not in DEPTH_CONFIGS:
         raise UserError(
             f"There is no DEPTH model of the kind {source.model_type!r}; there are some of "
-            f"{', '.join(map(repr, DEPTH_CONFIGS))}. DEPTH needs attention that takes a mask for each pair of tokens, "
-            "unlike that of LongT5 and ProphetNet, and no other place where tokens meet, unlike the routing of Switch "
-            'and NLLB-MoE. Give `model_type="t5"`, which is any model without sentence tokens, and an objective of '
-            "T5: span corruption, a mixture of denoisers or prefix-LM."
+            f"{', '.join(map(repr, DEPTH_CONFIGS))}: families whose attention takes a mask for each pair of tokens, "
+            'and in which tokens meet nowhere else. Give `model_type="t5"`, which is any model without sentence '
+            "tokens, and an objective of T5: span corruption, a mixture of denoisers or prefix-LM."
         )
     return DEPTH_CONFIGS[source.model_type](**fields)
-
-
-def _load_depth_of_family(name_or_path, config, tokenizer, attn_implementation, hub, changes):
-    """A DEPTH model of another family than T5: as that of transformers, with the ids of the sentence tokens."""
-    ids = sentence_fields(tokenizer)
-    _check_ids_are_kept(ids, changes)
-    config.update(ids)
-    if name_or_path is not None:
-        _use_known_rows(config, tokenizer)
-    changes = {name: value for name, value in changes.items() if name not in ids}
-    model = load_stock_model(name_or_path, config, tokenizer, attn_implementation, hub, changes)
-    _set_sentence_ids(model, tokenizer)
-    return model
 
 
 def _use_known_rows(config, tokenizer):
@@ -316,50 +302,13 @@ def _use_known_rows(config, tokenizer):
         config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
 
 
-def _set_sentence_ids(model, tokenizer):
-    """Write the ids of the sentence tokens into all configurations of a DEPTH model, once it has rows for them."""
-    for part in (model, model.get_encoder(), model.get_decoder()):  # some have a copy of their own
-        if has_sentence_tokens(part.config):
-            part.config.update(sentence_fields(tokenizer))
-
-
-def _check_ids_are_kept(ids, changes):
-    """Raise if changes ask for other ids than those of the tokenizer."""
-    for name, value in ids.items():
-        if changes.get(name, value) != value:
-            raise UserError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
-
-
-def _check_size_is_kept(source, changes):
-    """Raise if changes ask for a model of another size than the checkpoint's."""
-    before = config_values(source)
-    for name in (*SIZE_FIELDS, BIAS_FIELD):
-        if name in changes and changes[name] != before[name]:
-            raise UserError(
-                f"`{name}` is {changes[name]}, but the checkpoint has {before[name]}, and its weights fit no other. "
-                "Leave the argument out, or pass `None` or a configuration for a model from scratch."
-            )
-
-
-def _check_sentence_ids_are_kept(name_or_path, source, tokenizer):
+def _check_sentence_ids_are_kept(name_or_path, source, ids):
     """Raise if a DEPTH checkpoint was trained with other sentence tokens than those of the tokenizer."""
-    for name, found in sentence_fields(tokenizer).items():
-        trained = getattr(source, name)
+    for name in ("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id"):
+        trained, found = getattr(source, name), ids[name]
         if trained != found:
             raise UserError(
                 f"`{name}` of {name_or_path} is {trained}, but that of the tokenizer is {found}: the model would look "
                 "for its sentence tokens in rows of the embeddings that were not trained for them. Load the tokenizer "
                 f"that was saved beside the model: `load_tokenizer({str(name_or_path)!r})`."
             )
-
-
-def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implementation, hub):
-    """The model of a checkpoint, with rows added to the embeddings where the tokenizer has more tokens."""
-    is_depth = has_sentence_tokens(config)
-    if is_depth:
-        _use_known_rows(config, tokenizer)
-    model = load_weights(model_class, name_or_path, config, attn_implementation, hub)
-    add_rows(model, tokenizer)
-    if is_depth:
-        _set_sentence_ids(model, tokenizer)
-    return model

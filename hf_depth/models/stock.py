@@ -42,51 +42,43 @@ def parts_with_vocabulary(config: PreTrainedConfig) -> Iterator[PreTrainedConfig
             yield from parts_with_vocabulary(part)
 
 
-def decoder_start_token_id(model: PreTrainedModel) -> int:
-    """
-    What the decoder starts with, in training as in `generate()`.
-
-    Args:
-        model (`PreTrainedModel`): any encoder-decoder, also wrapped by PEFT.
-
-    Raises:
-        `ValueError`: if neither configuration says so.
-    """
-    decoder = model.config.get_text_config(decoder=True)
-    for source in (model.config, getattr(model, "generation_config", None)):
-        if getattr(source, "decoder_start_token_id", None) is not None:
-            return source.decoder_start_token_id
-    if getattr(decoder, "bos_token_id", None) is None:
-        raise UserError(
-            f"The configuration of the {type(model).__name__} has no `decoder_start_token_id`, which its targets "
-            "begin with. Load the model by `load_model(..., tokenizer)`, or set it: that of `</s>` or padding, mostly."
-        )
-    return decoder.bos_token_id
-
-
 def decoder_inputs(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
     """
     Labels (B, T) shifted to the right, behind the start token. (Some families shift otherwise by themselves: an mBART
     starts with the last token of a target, which `generate()` does not know.)
 
     Args:
-        model (`PreTrainedModel`): any encoder-decoder.
+        model (`PreTrainedModel`): any encoder-decoder, also wrapped by PEFT.
         labels (`torch.LongTensor` of shape `(B, T)`): padded with -100.
 
     Returns:
         `torch.LongTensor` of shape `(B, T)`.
     """
-    pad_token_id = model.config.get_text_config(decoder=True).pad_token_id
+    decoder = model.config.get_text_config(decoder=True)
     shifted = labels.roll(1, dims=-1)
     shifted[:, 0] = decoder_start_token_id(model)
-    return shifted.masked_fill(shifted == -100, 0 if pad_token_id is None else pad_token_id)
+    return shifted.masked_fill(shifted == -100, 0 if decoder.pad_token_id is None else decoder.pad_token_id)
+
+
+def decoder_start_token_id(model: PreTrainedModel) -> int:
+    """
+    What the decoder starts with, in training as in `generate()`. Raises `ValueError` if no configuration of the model
+    says so.
+    """
+    for source in (model.config, getattr(model, "generation_config", None)):
+        if getattr(source, "decoder_start_token_id", None) is not None:
+            return source.decoder_start_token_id
+    start = getattr(model.config.get_text_config(decoder=True), "bos_token_id", None)
+    if start is None:
+        raise UserError(
+            f"The configuration of the {type(model).__name__} has no `decoder_start_token_id`, which its targets "
+            "begin with. Load the model by `load_model(..., tokenizer)`, or set it: that of `</s>` or padding, mostly."
+        )
+    return start
 
 
 def check_length(length: int, places: int | None, what: str = "An input") -> None:
-    """
-    Raise a `ValueError` if there are more tokens than a model has places for, see [`number_of_places`]. (A GPU would
-    stop without a word of why.)
-    """
+    """Raise if there are more tokens than a model has places for: a GPU would stop without a word of why."""
     if places is not None and length > places:
         raise UserError(
             f"{what} has {length} tokens, but the model knows {places} places of a text (`max_position_embeddings`). "
@@ -120,8 +112,7 @@ def load_stock_model(
         changes: fields of the configuration to set.
 
     Raises:
-        `ValueError`: for unknown fields, if the tokenizer lacks the end or the padding, if a `vocab_size` is too
-            small, or if the weights of the checkpoint cannot be read, or are others than those of the model.
+        `ValueError`: for unknown fields, a tokenizer without end or padding, or weights of another model.
     """
     model_class = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
     if attn_implementation.startswith("depth_"):
@@ -134,11 +125,14 @@ def load_stock_model(
     config = _changed(config, tokenizer, changes, is_checkpoint=name_or_path is not None)
     if name_or_path is None:
         model = model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
-    else:
-        kinds = ("missing", "mismatched")  # files of BART and Pegasus hold tables that the classes compute
+    else:  # files of BART and Pegasus hold tables that the classes compute
+        kinds = ("missing", "mismatched")
         model = load_weights(model_class, name_or_path, config, attn_implementation, hub, kinds)
     add_rows(model, tokenizer)
-    _set_generation(model, tokenizer)
+    generation = model.generation_config  # `generate()` starts as training does, and ends where targets end
+    generation.decoder_start_token_id = model.config.decoder_start_token_id
+    generation.eos_token_id, generation.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    generation.forced_bos_token_id = generation.forced_eos_token_id = None
     return model
 
 
@@ -153,12 +147,9 @@ def _changed(
                 f"Unknown argument `{name}` of `load_model`, for a {config.model_type!r} model."
                 f"{suggestion(name, sorted(known), 'fields')}"
             )
-    for name in SPECIAL_IDS[:2]:
+    for name in ("eos_token", "pad_token"):
         if getattr(tokenizer, name) is None:
-            raise UserError(
-                f"The tokenizer has no `{name.removesuffix('_id')}`, with which every target ends or is padded. Set "
-                f"`tokenizer.{name.removesuffix('_id')}`."
-            )
+            raise UserError(f"The tokenizer has no `{name}`, with which every target ends or is padded: set it.")
     start = _start_token_id(config, tokenizer, is_checkpoint)
     if changes:
         config = type(config).from_dict(known | changes)
@@ -177,7 +168,7 @@ def _changed(
     config.decoder_start_token_id = start
     # Ids that `generate()` would force into the text of BART, mBART and M2M100. Our targets begin with text.
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
-        if getattr(config, name, None) is not None:
+        if hasattr(config, name):
             setattr(config, name, None)
     return config
 
@@ -197,12 +188,7 @@ def _start_token_id(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
 
 
 def size_for(tokenizer: PreTrainedTokenizerBase, size: int, is_given: bool) -> int:
-    """
-    The rows of a model from scratch: `size`, or more if the tokenizer has more tokens.
-
-    Raises:
-        `ValueError`: if the user has given a size that is too small.
-    """
+    """The rows of a model from scratch: `size`, or more if the tokenizer has more tokens and no size was given."""
     if size >= len(tokenizer):
         return size
     enough = -(-len(tokenizer) // ROWS_MULTIPLE) * ROWS_MULTIPLE
@@ -223,12 +209,7 @@ def load_weights(
     kinds: tuple[str, ...] = ("missing", "unexpected", "mismatched"),
 ) -> PreTrainedModel:
     """
-    The model of a checkpoint, in float32.
-
-    Args:
-        model_class: what to load it as.
-        name_or_path, config, attn_implementation, hub: see [`load_stock_model`].
-        kinds: in what the weights of the checkpoint must not differ from those of the model.
+    The model of a checkpoint, in float32. `kinds`: in what its weights must not differ from those of the model.
 
     Raises:
         `ValueError`: if the weights cannot be read, are those of another model, or not finite.
@@ -248,12 +229,8 @@ def load_weights(
             f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
             "was not copied or written to its end: fetch them again, or name another checkpoint."
         ) from error
-    problems = []
-    for kind in kinds:
-        keys = sorted(key if isinstance(key, str) else key[0] for key in info[f"{kind}_keys"])
-        if keys:
-            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-            problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
+    keys = {kind: sorted(k if isinstance(k, str) else k[0] for k in info[f"{kind}_keys"]) for kind in kinds}
+    problems = [f"{len(names)} {kind}: {', '.join(names[:5])}" for kind, names in keys.items() if names]
     if problems:
         raise UserError(
             f"The weights of {name_or_path} are not those of the {model_class.__name__} that its config.json "
@@ -278,11 +255,3 @@ def add_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None
         for part in parts_with_vocabulary(stack.config):
             if hasattr(part, "vocab_size"):
                 part.vocab_size = size
-
-
-def _set_generation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """`generate()` starts as training does, and ends where targets end."""
-    generation = model.generation_config
-    generation.decoder_start_token_id = model.config.decoder_start_token_id
-    generation.eos_token_id, generation.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    generation.forced_bos_token_id = generation.forced_eos_token_id = None

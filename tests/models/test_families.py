@@ -276,7 +276,7 @@ class FamilyTest(parameterized.TestCase):
         self.assertEqual(
             (model.config.vocab_size, model.config.d_model, model.config.model_type), (640, 16, "depth_bart")
         )
-        with self.assertRaisesRegex(ValueError, "`num_sentence_tokens` is 7, but the tokenizer has 20"):
+        with self.assertRaisesRegex(ValueError, "`num_sentence_tokens` of the tokenizer is 20, which"):
             load_model(config, TOKENIZER, model_type="depth", num_sentence_tokens=7)
         with self.assertRaisesRegex(
             ValueError, "`first_sentence_token_id` of .* is .*, but that of the tokenizer is 500"
