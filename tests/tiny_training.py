@@ -278,7 +278,6 @@ class Several:
 WRAPPERS = {
     "none": lambda collator: collator,
     "wrapper": Wrapper,
-    "method": lambda collator: collator.__call__,
     "list": lambda collator: Several([collator]),
     "dict": lambda collator: Several({"all": collator}),
 }

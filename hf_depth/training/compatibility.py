@@ -19,8 +19,8 @@ from ..models.stock import number_of_places
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset, TokenCounts, count_tokens
-from .collators import objective_collator, objective_collators
 from .evaluation import by_name
+from .inputs import objective_collator, objective_collators
 from .sharding import check_sharding
 
 if TYPE_CHECKING:

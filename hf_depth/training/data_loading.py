@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from .evaluation_order import LongestFirstSampler, input_lengths
+from .evaluation import longest_first
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -47,8 +47,8 @@ def evaluation_sampler(sampler_fn: Callable[[Dataset], Sampler | None]) -> Calla
     """
 
     def sampler(dataset: Dataset) -> Sampler | None:
-        lengths = input_lengths(dataset)
-        return sampler_fn(dataset) if lengths is None else LongestFirstSampler(lengths)
+        order = longest_first(dataset)
+        return sampler_fn(dataset) if order is None else order
 
     return sampler
 

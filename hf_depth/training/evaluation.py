@@ -1,32 +1,33 @@
-"""What an evaluation adds up and reports, its loops over data sets, and by which metrics models compare."""
+"""Evaluation: what it adds up over all examples, its loops over data sets, what the model generates, the order."""
 
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow.compute as pc
 import torch
+from datasets import Dataset
+from torch import nn
+from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput, speed_metrics
 
-from ..data.metadata import has_metadata
 from ..errors import UserError
 from ..evaluation.attention_entropy import attention_entropy, entropy_metrics, warn_of_saturation
-from ..models.modeling_depth import has_sentence_tokens
-from ..suggestions import suggestion
-from .collators import metadata_collators
+from ..evaluation.ordering import SentenceOrderLogitsProcessor
+from ..tasks.dataset import TaskDataset
+from .inputs import objective_collator
+from .sharding import gather_in_generation
 from .statistics import STATISTICS, summarize
-from .unshuffling import (
-    ORDER_STATISTICS,
-    summarize_order,
-    unshuffling_accuracy,
-    unshuffling_statistics,
-    unshuffling_table,
-)
+from .unshuffling import summarize_order, unshuffling_accuracy, unshuffling_statistics, unshuffling_table
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
 
 WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
+# Widths of the encoder inputs with a static cache, which is as wide: each other width is compiled anew.
+STATIC_MULTIPLE = 128
 
 
 # ---- Sums -----------------------------------------------------------------------------------------------------------
@@ -34,10 +35,7 @@ WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
 
 class EvaluationSums:
     """
-    What an evaluation adds up over all examples of all processes. Its size does not grow with their number.
-
-    Args:
-        device (`torch.device`): where the sums are kept, in float64.
+    What an evaluation adds up over all examples of all processes, in float64. Its size does not grow with them.
 
     >>> sums = EvaluationSums(torch.device("cpu"))
     >>> sums.add(torch.ones(3, len(STATISTICS), dtype=torch.float64))
@@ -79,9 +77,6 @@ class EvaluationSums:
 class EvaluationMetrics:
     """
     What the loops of an evaluation add up, and how its model attends in the first batch.
-
-    Args:
-        trainer (`DepthTrainer`): whose batches are counted, on all processes at the same time.
 
     Attributes:
         sums_of (`dict[str, EvaluationSums]`): those of the latest evaluation, by the prefix of their metrics.
@@ -132,20 +127,17 @@ class EvaluationMetrics:
         return {f"{prefix}_{name}": value for name, value in (self._attention or {}).items()}
 
 
+# ---- Loops ----------------------------------------------------------------------------------------------------------
+
+
 def by_name(datasets: Any) -> Mapping[str, Any]:
     """
     Data sets to evaluate on by their names; one that stands alone has the name `""`.
-
-    Args:
-        datasets (`Dataset` or `Mapping[str, Dataset]`, *optional*): as a trainer takes them.
 
     >>> by_name(["an example"]), by_name({"novels": ["an example"]})
     ({'': ['an example']}, {'novels': ['an example']})
     """
     return datasets if isinstance(datasets, Mapping) else {"": datasets}
-
-
-# ---- Loops ----------------------------------------------------------------------------------------------------------
 
 
 def evaluate_each(
@@ -188,52 +180,78 @@ def all_metadata(collators: Iterable[Any]) -> Iterator[None]:
             collator.set_metadata_probability(0.0)
 
 
-# ---- The metric of the best model -----------------------------------------------------------------------------------
-
-
-def metric_names(trainer: "DepthTrainer") -> list[str]:
-    """The metrics that an evaluation of a [`DepthTrainer`] can report, without `eval_`."""
-    is_depth = has_sentence_tokens(trainer.model.config)
-    # Two sentence tokens, one of them shuffled: then each metric has something to be measured on.
-    kinds = {"sentence_tokens": 2 * is_depth, "shuffled_sentence_tokens": is_depth, "eosen_tokens": is_depth}
-    names = list(summarize(torch.tensor([kinds.get(name, 1) for name in STATISTICS])))
-    if trainer.args.predict_with_generate and is_depth:
-        table = torch.ones(2, 1, len(ORDER_STATISTICS))
-        names += summarize_order(table)
-        if trainer.args.constrain_sentence_order:
-            names += summarize_order(table, constrained=True)
-    with_metadata = names + [f"{WITH_METADATA}_{name}" for name in names]
-    takes_metadata = bool(metadata_collators(trainer.eval_data_collator))
-    names_of = {
-        key: with_metadata if takes_metadata and has_metadata(data) else names
-        for key, data in by_name(trainer.eval_dataset).items()
-    }
-    together = names if names in names_of.values() else with_metadata
-    return together + [f"{key}_{name}" for key, own in names_of.items() if key for name in own]
-
-
-def check_metric_for_best_model(trainer: "DepthTrainer") -> None:
+def longest_first(dataset: Any) -> list[int] | None:
     """
-    Check before the training that `metric_for_best_model` is reported. `Trainer` would tell after an evaluation.
+    The order in which an evaluation reads: the longest examples first, so that batches hold little padding, and one
+    that does not fit the memory fails at once. `None` if only preparing the examples would tell their lengths.
+
+    >>> longest_first(Dataset.from_dict({"input_ids": [[5, 1], [5, 6, 1], [7, 1]]}))
+    [1, 0, 2]
+    """
+    if isinstance(dataset, TaskDataset):
+        dataset = dataset.prepared
+    if isinstance(dataset, Dataset) and "input_ids" in dataset.column_names:
+        ids = dataset.select_columns("input_ids").with_format("arrow")[:]["input_ids"]
+        lengths = pc.list_value_length(ids).to_numpy()
+    elif isinstance(dataset, list | tuple) and all(isinstance(row, Mapping) and "input_ids" in row for row in dataset):
+        lengths = np.array([len(row["input_ids"]) for row in dataset])
+    else:
+        return None
+    return np.argsort(-lengths, kind="stable").tolist()
+
+
+# ---- Generation -----------------------------------------------------------------------------------------------------
+
+
+def generation_settings(trainer: "DepthTrainer", gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `generate()`: those given, else those of the trainer."""
+    settings = {"num_beams": trainer.args.generation_num_beams}
+    if gen_kwargs.get("max_new_tokens") is None:  # `generate()` warns of both
+        settings["max_length"] = trainer.generation_max_length
+    settings |= {name: value for name, value in gen_kwargs.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def generate(trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:
+    """
+    What a model generates for a batch: ids of shape `(B, G)`.
 
     Raises:
-        `ValueError`: naming near metrics.
+        `ValueError`: for more than one returned sequence, of which the second would be taken for the next example's.
     """
-    args = trainer.args
-    needs_it = args.load_best_model_at_end or getattr(args.save_strategy, "value", args.save_strategy) == "best"
-    reports_more = trainer.compute_metrics is not None or _evaluates_by_own_methods(trainer)
-    if not needs_it or reports_more or trainer.model is None or trainer.eval_dataset is None:
-        return
-    name = "loss" if args.metric_for_best_model is None else args.metric_for_best_model.removeprefix("eval_")
-    known = trainer.metric_names()
-    if name not in known:
-        raise UserError(
-            f"`metric_for_best_model` {name!r} is no metric of the evaluation.{suggestion(name, known, 'metrics')}"
-        )
+    gather_in_generation(trainer.model)
+    # Without the labels, for whose loss `Seq2SeqTrainer.prediction_step` would run a second forward pass.
+    prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+    generation = trainer.model.generation_config
+    number = settings.get("num_return_sequences") or generation.num_return_sequences
+    if number not in (None, 1):
+        raise UserError(f"`num_return_sequences={number}` is not supported: an example has one prediction.")
+    if trainer.args.generation_cache_implementation is not None:
+        settings = {"cache_implementation": trainer.args.generation_cache_implementation} | settings
+    if (settings.get("cache_implementation") or generation.cache_implementation) == "static":
+        width = -prompt["input_ids"].shape[1] % STATIC_MULTIPLE
+        fillings = {"input_ids": trainer.model.config.pad_token_id, "attention_mask": 0}
+        prompt = {name: nn.functional.pad(ids, (0, width), value=fillings[name]) for name, ids in prompt.items()}
+    before = dict(vars(generation))
+    try:
+        with trainer.autocast():
+            return Seq2SeqTrainer.prediction_step(trainer, model, prompt, False, **settings)[1]
+    finally:
+        # `Seq2SeqTrainer` of transformers 5.24 leaves the defaults of `generate()` in it, which is saved.
+        vars(generation).clear()
+        vars(generation).update(before)
 
 
-def _evaluates_by_own_methods(trainer: "DepthTrainer") -> bool:
-    """Whether a subclass of someone else evaluates by its own methods, and may report what is not known here."""
-    package = __name__.partition(".")[0]
-    methods = (getattr(type(trainer), name) for name in ("evaluate", "evaluate_datasets", "evaluation_loop"))
-    return any(method.__module__.partition(".")[0] != package for method in methods)
+def generate_in_order(
+    trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any], **settings: Any
+) -> torch.Tensor:
+    """As [`generate`], but each sentence token of the input comes exactly once."""
+    generation = trainer.model.generation_config
+    max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
+    max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
+    limit = max_length - 1 if max_new_tokens is None else max_new_tokens
+    tokenizer = trainer.processing_class or objective_collator(trainer.data_collator).tokenizer
+    constraint = SentenceOrderLogitsProcessor(trainer.model.config, tokenizer, inputs["input_ids"], limit)
+    settings["max_new_tokens"] = constraint.max_new_tokens
+    settings["logits_processor"] = [*settings.get("logits_processor", []), constraint]
+    return generate(trainer, model, inputs, **settings)

@@ -23,7 +23,6 @@ from .. import __version__
 from ..credentials import is_hub_name, told_command, told_name, without_credentials
 from ..data.metadata import metadata_prefix
 from ..data.sentences import LINES, get_sentence_splitter
-from ..errors import UserError
 from ..evaluation.metrics import METRICS
 from ..evaluation.outputs import results_table
 from ..evaluation.prediction import generation_length
@@ -31,8 +30,8 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_tables, readable
 from ..tasks.config import prompt_format
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
-from .collators import objective_collator, objective_name
 from .evaluation import by_name
+from .inputs import objective_collator, objective_name
 from .unshuffling import is_without_order
 
 logger = logging.getLogger(__name__)
@@ -134,25 +133,6 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         **facts,
     )
     (folder / "README.md").write_text(without_credentials(str(card)), encoding="utf-8")
-
-
-def check_metadata(trainer: Trainer) -> None:
-    """
-    Have the Hub check the head of the card, for which it would refuse the upload after all training.
-
-    Raises:
-        `ValueError`: if the Hub refuses it, for its license above all.
-    """
-    metadata = _metadata(trainer, trainer.accelerator.unwrap_model(trainer.model))
-    try:
-        ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
-    except ValueError as error:
-        raise UserError(
-            f"The Hub would refuse the model card: {' '.join(str(error).split())} Licenses have names such as "
-            "apache-2.0, see `--hub_license` and https://huggingface.co/docs/hub/repositories-licenses."
-        ) from error
-    except Exception as error:  # no network, …: that of the upload counts
-        logger.warning(f"The Hub could not check the head of the model card: {error}")
 
 
 def _metadata(

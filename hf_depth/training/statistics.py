@@ -1,14 +1,24 @@
 """
-The statistics of labels behind the metrics of pre-training: losses, accuracies, fractions.
+The weighted loss of a batch, and the statistics of labels behind the metrics of pre-training.
 
-Each one is a sum over examples, to be added up over batches, accumulation steps and processes before it is divided; so
-memory does not grow with the number of examples.
+Each statistic is a sum over examples. It is added up over batches, accumulation steps and processes before it is
+divided, so memory does not grow with the number of examples.
 """
 
-import torch
-from transformers import PretrainedConfig
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
+import torch
+from transformers import PreTrainedConfig, TrainingArguments
+from transformers.modeling_outputs import ModelOutput
+
+from ..data.mixture import MixtureDataset, MixtureStream
+from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, is_sentence_token
+from .source_counts import COUNTED, SourceCounts
+
+if TYPE_CHECKING:
+    from .trainer import DepthTrainer
 
 # The columns of `example_statistics`, in order. "sentence" labels are sentence tokens of the input, "eosen" labels are
 # `<eosen>`, "reconstruction" labels are all others: tokens of the text, sentinels, `</s>`, and the sentence tokens by
@@ -37,17 +47,75 @@ STATISTICS = (
 )
 
 
-def sentence_sequence(ids: torch.Tensor, config: PretrainedConfig, width: int | None = None) -> torch.Tensor:
+# ---- The loss -------------------------------------------------------------------------------------------------------
+
+
+def loss_weights(
+    labels: torch.Tensor,
+    num_items: torch.Tensor | int | None,
+    config: PreTrainedConfig,
+    args: TrainingArguments,
+    num_processes: int = 1,
+) -> torch.Tensor:
     """
-    The sentence tokens of each row of a batch, in their order.
+    The weight of each label (B, T) in the loss: (B, T), float32.
 
     Args:
-        ids (`torch.LongTensor` of shape `(batch_size, length)`): token ids; -100 and padding may occur.
-        width (`int`, *optional*): how many to keep of each row, by default `num_sentence_tokens`.
+        labels (`torch.LongTensor` of shape `(B, T)`): padded with -100.
+        num_items: labels in the global batch; by default in this one.
+        config: the model's, which says what a sentence token is.
+        args: with `sentence_loss_coefficient` and `average_tokens_across_devices`.
+        num_processes: over which gradients are averaged.
+    """
+    weights = torch.ones(labels.shape, device=labels.device)
+    if args.sentence_loss_coefficient != 1.0:
+        weights = weights.masked_fill(is_sentence_token(labels, config), args.sentence_loss_coefficient)
+    if num_items is None:
+        return weights / (labels != -100).sum().clamp(min=1)
+    if args.average_tokens_across_devices:
+        # Gradients are averaged over the processes, but `num_items` already counts the labels of all of them.
+        weights = weights * num_processes
+    return weights / num_items
 
-    Returns:
-        `torch.LongTensor` of shape `(batch_size, width)`: padded with -1 at the end; sentence tokens past the
-        `width`-th are left out.
+
+def weighted_loss(
+    model: torch.nn.Module,
+    inputs: dict[str, Any],
+    weights: torch.Tensor,
+    weights_losses: bool,
+    needs_gradients: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
+    """
+    The sum of the weighted losses of all labels, the losses of the labels (B, T), and the outputs of the model.
+
+    Args:
+        model: any encoder-decoder.
+        inputs: of its `forward`, with `labels` (B, T).
+        weights (`torch.FloatTensor` of shape `(B, T)`): see [`loss_weights`].
+        weights_losses: whether `forward` takes `loss_weights`, and computes the loss without all logits. To other
+            models, `inputs` gives `decoder_input_ids` (B, T).
+        needs_gradients: of the losses of single labels, for other terms.
+    """
+    if weights_losses and not needs_gradients:
+        outputs = model(**inputs, use_cache=False, loss_weights=weights)
+        return outputs["loss"], outputs["token_losses"], outputs
+    if weights_losses:
+        inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients
+        outputs = model(**inputs, use_cache=False)
+        token_losses = outputs["token_losses"]
+    else:  # without labels, for which each family has a loss of its own
+        outputs = model(**{name: values for name, values in inputs.items() if name != "labels"}, use_cache=False)
+        token_losses = cross_entropy_per_token(outputs["logits"], inputs["labels"])
+    return (weights * token_losses).sum(), token_losses, outputs
+
+
+# ---- The order of sentences -----------------------------------------------------------------------------------------
+
+
+def sentence_sequence(ids: torch.Tensor, config: PreTrainedConfig, width: int | None = None) -> torch.Tensor:
+    """
+    The sentence tokens of each row of ids (B, L), in their order: (B, width), padded with -1. The width is by default
+    `num_sentence_tokens`; those past it are left out.
     """
     return _in_front(ids, is_sentence_token(ids, config), config.num_sentence_tokens if width is None else width)
 
@@ -60,14 +128,22 @@ def _in_front(values: torch.Tensor, mask: torch.Tensor, width: int) -> torch.Ten
     return sequence[:, :width]
 
 
-def _is_given(sentences: torch.Tensor, input_ids: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
-    """Which sentence tokens of `(B, N)`, padded with -1, the input has."""
-    given = sentence_sequence(input_ids, config)  # (B, num_sentence_tokens)
-    return (sentences[:, :, None] == given[:, None, :]).any(2) & (sentences >= 0)
+def _is_given(ids: torch.Tensor, input_ids: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """Which ids (B, L) are sentence tokens that the input (B, S) has."""
+    is_sentence = is_sentence_token(ids, config)
+    if not has_sentence_tokens(config):
+        return is_sentence
+    first, number = config.first_sentence_token_id, config.num_sentence_tokens
+
+    def places(tokens: torch.Tensor) -> torch.Tensor:
+        return torch.where(is_sentence_token(tokens, config), tokens - first, number)  # one column too many
+
+    given = torch.zeros(len(ids), number + 1, dtype=torch.bool, device=ids.device)
+    return is_sentence & given.scatter_(1, places(input_ids), True).gather(1, places(ids))
 
 
 def given_sequence(
-    ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
+    ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
 ) -> torch.Tensor:
     """
     [`sentence_sequence`] of ids; in examples whose labels go on with sentences that the input has not (prefix language
@@ -82,37 +158,19 @@ def given_sequence(
     return sequence.masked_fill(left_out, -1).gather(1, order)
 
 
-def is_shuffled(input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig) -> torch.BoolTensor:
-    """
-    Whether the sentence tokens of each example stand in another order in the input than in the labels.
-
-    Args:
-        input_ids (`torch.LongTensor` of shape `(B, S)`)
-        labels (`torch.LongTensor` of shape `(B, T)`)
-        config: the model's.
-
-    Returns:
-        `torch.BoolTensor` of shape `(B,)`.
-    """
+def is_shuffled(input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig) -> torch.BoolTensor:
+    """Whether (B,) the sentence tokens stand in another order in `input_ids` (B, S) than in `labels` (B, T)."""
     if not has_sentence_tokens(config):
         return torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
     return (sentence_sequence(input_ids, config) != given_sequence(labels, input_ids, labels, config)).any(dim=1)
 
 
 def shuffled_segments(
-    input_ids: torch.Tensor, labels: torch.Tensor, decoder_segment_ids: torch.Tensor, config: PretrainedConfig
+    input_ids: torch.Tensor, labels: torch.Tensor, decoder_segment_ids: torch.Tensor, config: PreTrainedConfig
 ) -> torch.BoolTensor:
     """
-    [`is_shuffled`] for each example of packed rows, of which an input has as many sentence tokens as its labels.
-
-    Args:
-        input_ids (`torch.LongTensor` of shape `(B, S)`)
-        labels (`torch.LongTensor` of shape `(B, T)`)
-        decoder_segment_ids (`torch.LongTensor` of shape `(B, T)`): which example of its row each label belongs to.
-        config: the model's.
-
-    Returns:
-        `torch.BoolTensor` of shape `(B, T)`: `True` in column `n - 1` if example `n` of the row is shuffled.
+    [`is_shuffled`] for each example of packed rows, whose inputs have as many sentence tokens as their labels. It
+    has the shape (B, T) of `decoder_segment_ids`, and is true in column `n - 1` if example `n` of the row is shuffled.
     """
     if not has_sentence_tokens(config):
         return torch.zeros_like(labels, dtype=torch.bool)
@@ -131,12 +189,15 @@ def _by_segment(values: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor
     return sums.scatter_add_(1, segment_ids, values.to(sums.dtype))[:, 1:]
 
 
+# ---- Statistics -----------------------------------------------------------------------------------------------------
+
+
 def example_statistics(
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor | None,
     labels: torch.Tensor,
     token_losses: torch.Tensor,
-    config: PretrainedConfig,
+    config: PreTrainedConfig,
     sentence_loss_coefficient: float = 1.0,
     predictions: torch.Tensor | None = None,
     num_cut_tokens: torch.Tensor | None = None,
@@ -152,29 +213,29 @@ def example_statistics(
         labels (`torch.LongTensor` of shape `(B, T)`): -100 does not count.
         token_losses (`torch.FloatTensor` of shape `(B, T)`): unweighted cross-entropy, 0 where the label is -100.
         config: the model's; a `DepthConfig` says which ids are sentence tokens.
-        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*): the likeliest ids, for accuracies.
+        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*): the likeliest ids, for accuracies; not of
+            packed rows.
         num_cut_tokens (`torch.LongTensor` of shape `(B,)`, *optional*): see `preprocessing`.
         decoder_segment_ids (`torch.LongTensor` of shape `(B, T)`, *optional*): of packed rows, the example of a label.
     """
-    kinds = _kinds_of_labels(labels, input_ids, config)
-    counted, sentence = labels != -100, kinds["sentence"]  # (B, T)
+    counted, sentence = labels != -100, _is_given(labels, input_ids, config)  # (B, T)
+    eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(sentence)
+    kinds = {"sentence": sentence, "reconstruction": counted & ~sentence & ~eosen, "eosen": eosen}
     ones = torch.ones_like(input_ids[:, 0])  # (B,)
     if decoder_segment_ids is None:
-        examples, num_sentences = ones[:, None], sentence.sum(1, keepdim=True)  # (B, 1), as `shuffled`
-        shuffled = is_shuffled(input_ids, labels, config)[:, None]
+        examples, shuffled = ones, is_shuffled(input_ids, labels, config)  # (B,)
     else:
-        examples = _by_segment(counted, decoder_segment_ids) > 0  # (B, T), as those below
-        num_sentences = _by_segment(sentence, decoder_segment_ids)
-        shuffled = shuffled_segments(input_ids, labels, decoder_segment_ids, config)
+        examples = (_by_segment(counted, decoder_segment_ids) > 0).sum(1)
+        shuffled = shuffled_segments(input_ids, labels, decoder_segment_ids, config).sum(1)
     loss = token_losses.detach().double()
     loss_sum = loss.sum(1)
     if sentence_loss_coefficient != 1:
         loss_sum = loss_sum + (sentence_loss_coefficient - 1) * (loss * is_sentence_token(labels, config)).sum(1)
     values = {
-        "examples": examples.sum(1),
+        "examples": examples,
         "tokens": counted.sum(1),
         "loss_sum": loss_sum,
-        "shuffled": shuffled.sum(1),
+        "shuffled": shuffled,
         "input_tokens": input_ids.shape[1] * ones if attention_mask is None else (attention_mask != 0).sum(1),
         "positions": (input_ids.shape[1] + labels.shape[1]) * ones,
         "tokens_cut": 0 * ones if num_cut_tokens is None else num_cut_tokens,
@@ -185,59 +246,21 @@ def example_statistics(
     if predictions is not None:
         correct = predictions == labels
         values["reconstruction_correct"] = (correct & kinds["reconstruction"]).sum(1)
-        right = (correct & sentence).sum(1, keepdim=True)
-        if decoder_segment_ids is not None:
-            right = _by_segment(correct & sentence, decoder_segment_ids)
-        values |= _sentence_accuracy(num_sentences, right, shuffled)
+        num_sentences = sentence.sum(1)
+        numbers_of = {"tokens": num_sentences, "correct": (correct & sentence).sum(1)}
+        for name, numbers in (numbers_of | {"expected": _harmonic_number(num_sentences)}).items():
+            values[f"sentence_{name}"], values[f"shuffled_sentence_{name}"] = numbers, numbers * shuffled
     # Numbers of all kinds, converted by one operation: there is one such row in every step of training.
     return torch.stack([values.get(name, 0 * ones) for name in STATISTICS], dim=1)
-
-
-def _kinds_of_labels(
-    labels: torch.Tensor, input_ids: torch.Tensor, config: PretrainedConfig
-) -> dict[str, torch.Tensor]:
-    """Which labels (B, T) are sentence tokens of the input, which are anything else, and which are `<eosen>`."""
-    sentence = is_sentence_token(labels, config) & _are_of_input(labels, input_ids, config)
-    eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(sentence)
-    return {"sentence": sentence, "reconstruction": (labels != -100) & ~sentence & ~eosen, "eosen": eosen}
-
-
-def _sentence_accuracy(
-    num_sentences: torch.Tensor, right: torch.Tensor, shuffled: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """The statistics of sentence tokens (B,) from numbers for each example of a row, all of shape (B, examples)."""
-    values = {}
-    numbers_of = {"tokens": num_sentences, "correct": right, "expected": _harmonic_number(num_sentences)}
-    for name, numbers in numbers_of.items():
-        values[f"sentence_{name}"] = numbers.sum(1)
-        values[f"shuffled_sentence_{name}"] = (numbers * shuffled).sum(1)
-    return values
-
-
-def _are_of_input(labels: torch.Tensor, input_ids: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
-    """Which sentence tokens among the labels (B, T) the input has; anything for other labels."""
-    if not has_sentence_tokens(config):
-        return torch.zeros_like(labels, dtype=torch.bool)
-    first, number = config.first_sentence_token_id, config.num_sentence_tokens
-
-    def places(ids: torch.Tensor) -> torch.Tensor:
-        return torch.where(is_sentence_token(ids, config), ids - first, number)  # one column too many
-
-    given = torch.zeros(len(labels), number + 1, dtype=torch.bool, device=labels.device)
-    return given.scatter_(1, places(input_ids), True).gather(1, places(labels))
 
 
 def summarize(sums: torch.Tensor) -> dict[str, float]:
     """
     Metrics from summed [`example_statistics`]; a measure without any label to measure it on is left out.
 
-    Args:
-        sums (`torch.DoubleTensor` of shape `(len(STATISTICS),)`)
-
-    Returns:
-        `dict[str, float]`: losses in nats per label (`loss` is weighted, the others are not), accuracies and fractions
-        in [0, 1], and `tokens_cut`, a number of tokens. `sentence_accuracy_chance` is what guessing among the sentence
-        tokens that remain would reach: H(n)/n for n sentences.
+    Losses are in nats per label (`loss` is weighted, the others are not), accuracies and fractions in [0, 1].
+    `sentence_accuracy_chance` is what guessing among the sentence tokens that remain would reach: H(n)/n for n
+    sentences.
     """
     s = dict(zip(STATISTICS, sums.tolist(), strict=True))
     ratios = {
@@ -267,3 +290,80 @@ def summarize(sums: torch.Tensor) -> dict[str, float]:
 def _harmonic_number(n: torch.Tensor) -> torch.Tensor:
     """H(n) = 1 + 1/2 + … + 1/n for integers of any shape; H(0) = 0."""
     return torch.digamma(n.double() + 1) - torch.digamma(torch.ones((), dtype=torch.float64, device=n.device))
+
+
+class TrainingMetrics:
+    """
+    What is added up between two logs of a training: the components of the loss, rates, and of a mixture what was seen
+    of each source. Sums stay on the device: no step waits for it. [`~TrainingMetrics.gather`] adds them up over the
+    processes, before a log.
+    """
+
+    def __init__(self, trainer: "DepthTrainer"):
+        self.trainer = trainer
+        self.sources: SourceCounts | None = None  # of a mixture
+        self._sums: torch.Tensor | None = None
+        self._clock: float | None = None
+        self._gathered: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """When a training begins, or goes on from the totals of the run."""
+        trainer = self.trainer
+        self._sums, self._clock, self._gathered, self.sources = None, None, {}, None
+        if isinstance(trainer.train_dataset, MixtureDataset | MixtureStream):
+            self.sources = SourceCounts(trainer.train_dataset, trainer.sums_device)
+            if trainer.is_world_process_zero():
+                self.sources.restore(trainer.totals.sources)
+
+    def add(self, statistics: torch.Tensor, read: Mapping[str, Any]) -> None:
+        """Count a batch by its [`example_statistics`], and of a mixture by what [`SourceCounts`] counts, all (B,)."""
+        own = statistics.sum(0)
+        self._sums = own if self._sums is None else self._sums + own
+        if self.sources is not None and "source" in read:
+            self.sources.add(**{name: read[name] for name in COUNTED})
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that forgets what is counted from now on."""
+        before, sources = self._sums, None if self.sources is None else self.sources.sums
+
+        def go_back() -> None:
+            self._sums = before
+            if self.sources is not None:
+                self.sources.sums = sources
+
+        return go_back
+
+    def gather_sources(self) -> None:
+        """Add up what was seen of each source; all processes call this at the same time."""
+        if self.sources is not None:
+            reading = self.trainer.reading
+            positions = reading.positions.values()
+            self._gathered |= self.sources.metrics(self.trainer.accelerator, positions, reading.num_consumers)
+            self.trainer.totals.sources = self.sources.gathered
+
+    def gather(self) -> None:
+        """Add up what the next log shows; all processes call this at the same time."""
+        self.gather_sources()
+        sums, self._sums = self._sums, None
+        if sums is None:
+            return
+        sums = self.trainer.accelerator.reduce(sums, "sum")
+        # The loss itself is in the log already, and accuracies take predictions, which training does not make.
+        names = self.trainer.training_metrics
+        self._gathered |= {name: value for name, value in summarize(sums).items() if name in names}
+        now = time.perf_counter()
+        if self._clock is not None:
+            statistics = dict(zip(STATISTICS, sums.tolist(), strict=True))
+            tokens = statistics["input_tokens"] + statistics["tokens"]
+            self._gathered["tokens_per_second"] = tokens / (now - self._clock)
+        self._clock = now
+
+    def pause(self, seconds: float) -> None:
+        """Leave a time out of the rates, such as that of an evaluation."""
+        if self._clock is not None:
+            self._clock += seconds
+
+    def pop(self) -> dict[str, float]:
+        """What was gathered for a log."""
+        gathered, self._gathered = self._gathered, {}
+        return gathered

@@ -14,7 +14,6 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..errors import UserError
 from ..evaluation.label_scoring import check_finite_scores, score_labels
-from ..evaluation.metrics import METRICS
 from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
 from ..suggestions import listed
@@ -26,8 +25,7 @@ from ..tasks.splits import TaskSplits
 from .baselines import Scores, fit_baselines
 from .callbacks import EarlyStopping
 from .compatibility import EvaluationData, check_direction_of_metric, check_evaluation_data, check_training_examples
-from .evaluation import EvaluationSums, by_name, evaluate_each
-from .generation import generate, generation_settings
+from .evaluation import EvaluationSums, by_name, evaluate_each, generate, generation_settings
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
 
@@ -175,24 +173,9 @@ class TaskTrainer(DepthTrainer):
         settings = {name: getattr(self.args, name) for name in names}
         return task_config.replace(generation_max_length=self.generation_max_length, **settings)
 
-    def warn_of_unknown_length(self) -> None:
-        """Nothing: the length is that of the labels or targets of each task."""
-
     def longest_target(self) -> int | None:
         """Tokens of the longest label, or target, of the data set that is evaluated."""
         return None if self._task_dataset is None else generation_length(self._task_dataset.spec, self._label_ids)
-
-    def metric_names(self) -> list[str]:
-        """The metrics that an evaluation can report, without `eval_`."""
-        names = ["score"]
-        for key, dataset in by_name(self.eval_dataset).items():
-            metrics = dataset.spec.metric_names
-            compared = [name for name in metrics if METRICS[name].has_baseline]
-            baselines = [f"{kind}_{name}" for kind in ("majority", "chance") for name in compared]
-            unparsed = ["unparsed_fraction"] if dataset.spec.labels is not None and not self._scores_labels() else []
-            metrics = ["loss", *unparsed, *metrics, *baselines]
-            names += [f"{key}_{name}" if key else name for name in metrics]
-        return names
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As [`DepthTrainer.train`], after a check that of the metric for the best model more is better, or less."""

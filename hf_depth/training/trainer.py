@@ -26,14 +26,12 @@ from ..data.streams import StreamCollator
 from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, decoder_inputs, number_of_places
-from . import raw_text
 from .callbacks import EpochCount, RunTotals, TrainingFlow
 from .checkpoints.lock import alone_in_output_dir
 from .checkpoints.resuming import last_complete_checkpoint, without_messages_of_resuming
 from .checkpoints.saving import check_loss, check_parameters, record_best_checkpoint, save_checkpoint
 from .checkpoints.stopping import end_processes
 from .checkpoints.writing import completed_checkpoints, remove_unfinished, replace_model
-from .collators import evaluation_collator, metadata_collators
 from .compatibility import check_packed_rows, check_trainer
 from .console import install_console
 from .data_loading import evaluation_sampler, loading, set_epoch_of_sampler
@@ -42,33 +40,32 @@ from .evaluation import (
     EvaluationMetrics,
     EvaluationSums,
     all_metadata,
-    check_metric_for_best_model,
     evaluate_each,
-    metric_names,
-    metrics_of_all,
-)
-from .generation import (
     generate,
     generate_in_order,
     generation_settings,
-    longest_target,
-    maximum_length,
-    use_generation_config,
-    warn_of_unknown_length,
+    metrics_of_all,
 )
-from .loss import loss_weights, weighted_loss
-from .model_card import CardContent, check_metadata, write_model_card
+from .inputs import (
+    ModelSource,
+    evaluation_collator,
+    loaded,
+    metadata_collators,
+    objective_collators,
+    prepared,
+    with_tokenizer,
+)
+from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, optimizer_settings, restore_settings
 from .residual import set_residual_dtype
 from .schedules import make_schedule
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .source_counts import COUNTED, SourceCounts
 from .spikes import StepMonitor
-from .statistics import example_statistics
+from .statistics import TrainingMetrics, example_statistics, loss_weights, weighted_loss
 from .streaming import StreamReading
 from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
-from .training_metrics import TrainingMetrics
 from .workers import without_signals
 
 logger = logging.getLogger(__name__)
@@ -107,34 +104,31 @@ class DepthTrainer(Seq2SeqTrainer):
 
     - The loss is `(sum of reconstruction losses + sentence_loss_coefficient * sum of sentence losses) / N`, with N the
       number of labels of the whole global batch: gradient accumulation and the number of processes do not change it.
-      Stock classes of transformers are trained with the same loss; by themselves most of them ignore N.
-    - Training logs have the losses of sentence tokens and of all other labels, the fraction of shuffled examples, of
-      padding, tokens per second and the number of tokens cut. Evaluation adds accuracies and their chance levels; its
-      loss is a mean over labels, not over batches.
+      Stock classes of transformers are trained with the same loss.
+    - Training logs have the losses of sentence tokens and of all other labels, rates and fractions. Evaluation adds
+      accuracies and their chance levels; its loss is a mean over labels, not over batches.
     - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`; exact order
-      and Kendall's tau are reported, by number of sentences and by position in the attribute `unshuffling`. With
-      `constrain_sentence_order`, the same again under the constraint that each sentence token comes exactly once.
-    - Evaluation corrupts the same way each time, so that its results compare. Its batches are of examples of similar
-      length, the longest first, unless `compute_metrics` reads their order. Examples with metadata are evaluated
-      without them, and once more with them: `eval_with_metadata_loss`, ….
+      and Kendall's tau are reported, by number of sentences and by position in the attribute `unshuffling`.
+    - Evaluation corrupts the same way each time. Its batches are of examples of similar length, the longest first,
+      unless `compute_metrics` reads their order. Examples with metadata are evaluated without them, and once more with
+      them: `eval_with_metadata_loss`, ….
     - A checkpoint is complete or invisible, and never of weights or losses that are not finite.
 
     Args:
-        model (`PreTrainedModel`, `str` or `PreTrainedConfig`): a DEPTH model, a T5 or another encoder-decoder, such as
-            [`load_model`] gives; or what that loads, by its name or configuration.
+        model: a DEPTH model, a T5 or another encoder-decoder, such as [`load_model`] gives; or what that loads, by its
+            name or configuration.
         args (`DepthTrainingArguments`): how to train and evaluate.
-        data_collator (`Callable`, *optional*): by default that of the objective, `objective.collator()`.
-        train_dataset, eval_dataset (*optional*): prepared examples, as for [`Seq2SeqTrainer`]. With an objective also
-            raw text: a list of strings, or a `Dataset` or `IterableDataset` with a column `text`; to evaluate on also
-            a mapping of names to such.
-        processing_class (`PreTrainedTokenizerBase`, *optional*): by default the tokenizer of the objective.
-        objective ([`Objective`], *optional*): what prepares raw text, corrupts it and says which kind of model is
-            loaded. A class stands for its default settings, with the tokenizer of the model.
+        data_collator: by default that of the objective, `objective.collator()`.
+        train_dataset, eval_dataset: prepared examples, as for [`Seq2SeqTrainer`]. With an objective also raw text: a
+            list of strings, or a `Dataset` or `IterableDataset` with a column `text`; to evaluate on also a mapping of
+            names to such.
+        processing_class: by default the tokenizer of the objective.
+        objective ([`Objective`]): what prepares raw text, corrupts it and says which kind of model is loaded. A class
+            stands for its default settings, with the tokenizer of the model.
         more, kwargs: the other arguments of [`Seq2SeqTrainer`].
-        card ([`CardContent`], *optional*): what the model card states beside what the trainer knows.
+        card ([`CardContent`]): what the model card states beside what the trainer knows.
 
     Raises:
-        `TypeError`: if `args` is of another class.
         `ValueError`: if an argument is missing or would be without effect, or if the model, the tokenizer and the
             collator do not fit each other.
 
@@ -163,7 +157,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def __init__(
         self,
-        model: PreTrainedModel | torch.nn.Module | raw_text.ModelSource | None = None,
+        model: PreTrainedModel | torch.nn.Module | ModelSource | None = None,
         args: DepthTrainingArguments | None = None,
         data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
         train_dataset: Any = None,
@@ -182,14 +176,14 @@ class DepthTrainer(Seq2SeqTrainer):
         if data_collator is None and objective is None:
             raise UserError("`data_collator` is missing: give `objective`, or its collator, `objective.collator()`.")
         if objective is not None:
-            objective = raw_text.with_tokenizer(objective, processing_class, model)
+            objective = with_tokenizer(objective, processing_class, model)
             processing_class = objective.tokenizer if processing_class is None else processing_class
-            train_dataset = raw_text.prepared(train_dataset, "train", objective, args)
-            eval_dataset = raw_text.prepared(eval_dataset, "validation", objective, args)
+            train_dataset = prepared(train_dataset, "train", objective, args)
+            eval_dataset = prepared(eval_dataset, "validation", objective, args)
             card = CardContent({"Settings": objective.settings}) if card is None else card
             if data_collator is None:
                 data_collator = objective.collator(seed=args.seed if args.data_seed is None else args.data_seed)
-        model = raw_text.loaded(model, args, objective, processing_class, data_collator)
+        model = loaded(model, args, objective, processing_class, data_collator)
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, *more, **kwargs)
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
@@ -218,9 +212,6 @@ class DepthTrainer(Seq2SeqTrainer):
         if self.is_fsdp_enabled:
             leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
         self._set_up(self.model)
-        self.warn_of_unknown_length()
-        if self.args.push_to_hub and self.is_world_process_zero():
-            check_metadata(self)
 
     def _set_up(self, model: torch.nn.Module) -> None:
         """What the arguments ask for in the model itself; also undoes what another trainer of it has set."""
@@ -228,7 +219,11 @@ class DepthTrainer(Seq2SeqTrainer):
             share_embedding(model)
         dtype = torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None
         set_residual_dtype(self._without_wrappers(model), dtype)
-        use_generation_config(self, model)
+        if self.args.generation_config is not None:
+            generation = model.generation_config = self.load_generation_config(self.args.generation_config)
+            for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+                if getattr(generation, name) is None:
+                    setattr(generation, name, getattr(model.config, name, None))
 
     def _without_wrappers(self, model: torch.nn.Module) -> PreTrainedModel:
         """The model without what is wrapped around it, PEFT included."""
@@ -264,16 +259,22 @@ class DepthTrainer(Seq2SeqTrainer):
 
     @property
     def generation_max_length(self) -> int | None:
-        """What is generated at most, in tokens with the start token; `None` where `generate()` decides."""
-        return maximum_length(self)
+        """
+        What is generated at most, in tokens with the start token: as the arguments say, else as long as the longest
+        target, but never more than the decoder has places for. `None` where `generate()` decides.
+        """
+        length, places = self.args.generation_max_length, self.places["labels"]
+        if length is None and self.args.generation_config is not None:
+            length = self.model.generation_config.max_length
+        elif length is None:
+            length = self.longest_target()
+        return length if None in (length, places) else min(length, places)
 
     def longest_target(self) -> int | None:
         """Tokens of the longest target with the start token; `None` if it is not known."""
-        return longest_target(self.data_collator)
-
-    def warn_of_unknown_length(self) -> None:
-        """Warn if nobody has said how much to generate."""
-        warn_of_unknown_length(self)
+        collators = objective_collators(self.data_collator) or [self.data_collator]
+        lengths = [getattr(collator, "max_target_length", None) for collator in collators]
+        return None if None in lengths else max(lengths) + 1
 
     @property
     def weights_step(self) -> int:
@@ -298,10 +299,8 @@ class DepthTrainer(Seq2SeqTrainer):
         As `Trainer.train`; with `resume_from_checkpoint=True` from the last complete checkpoint on.
 
         Raises:
-            `ValueError`: if another run trains in `output_dir`, if there is no complete checkpoint, or if
-                `metric_for_best_model` is none of the metrics.
+            `ValueError`: if another run trains in `output_dir`, or if there is no complete checkpoint.
         """
-        check_metric_for_best_model(self)
         # Trials of a search, of which several may run at the same time, have folders of their own.
         alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
         with alone, without_messages_of_resuming(self), completed_checkpoints(self), self._settings_of_training():
@@ -528,10 +527,6 @@ class DepthTrainer(Seq2SeqTrainer):
             write_model_card(self, model_name, **kwargs)
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
-
-    def metric_names(self) -> list[str]:
-        """The metrics that an evaluation can report, without `eval_`."""
-        return metric_names(self)
 
     def summary(self, sums: EvaluationSums) -> dict[str, float]:
         """The metrics of an evaluation from its sums."""

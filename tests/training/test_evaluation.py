@@ -1,16 +1,23 @@
 """Evaluations: metrics of examples and labels, the same in any batches, with metadata and without."""
 
+import contextlib
+import json
 import multiprocessing
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from absl.testing import absltest, parameterized
+import torch
+from absl.testing import parameterized
+from datasets import Dataset
+from transformers import CompileConfig, GenerationConfig, StaticCache
 
-from helpers import tiny_tokenizer
-from hf_depth import DepthTrainer
-from hf_depth.training.collators import objective_collator
+from helpers import run_in_two_processes, tiny_tokenizer
+from hf_depth import DepthTrainer, DepthTrainingArguments
+from hf_depth.training.evaluation import longest_first
+from hf_depth.training.inputs import objective_collator
 from hf_depth.training.statistics import is_shuffled
-from tiny_training import WRAPPERS, TrainingTestCase, rows, trainer
+from tiny_training import WRAPPERS, TrainingTestCase, rows, tiny_model, trainer
 
 ALL_KINDS = ("depth", "t5", "stock_t5")
 PERSISTENT = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
@@ -186,5 +193,145 @@ class AttentionTest(TrainingTestCase):
         )
 
 
-if __name__ == "__main__":
-    absltest.main()
+IN_THEIR_ORDER = mock.patch("hf_depth.training.data_loading.longest_first", lambda data: None)
+
+
+def widths(run: DepthTrainer) -> list[int]:
+    """Fills up, while a trainer evaluates, with the lengths of the encoder inputs."""
+    seen = []
+    run.model.encoder.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    return seen
+
+
+class LengthsTest(parameterized.TestCase):
+    def test_the_order_is_that_of_the_rows_that_are_selected(self):
+        data = Dataset.from_list([{"input_ids": list(range(length))} for length in (3, 1, 4, 1, 5)])
+        self.assertEqual(longest_first(data.select([4, 0, 1])), [0, 1, 2])
+        self.assertEqual(longest_first(data.with_format("torch")), [4, 2, 0, 1, 3])
+        self.assertEqual(longest_first(data.to_list()), [4, 2, 0, 1, 3])
+        self.assertIsNone(longest_first(torch.utils.data.Subset([{"input_ids": [1]}], [0])))
+
+
+class EvaluationOrderTest(TrainingTestCase):
+    def run_of(self, kind="depth", **arguments):
+        run = trainer(kind, self.folder, per_device_eval_batch_size=2, **arguments)
+        run.eval_dataset = rows(9)
+        return run
+
+    @parameterized.parameters("depth", "t5")
+    def test_batches_are_of_similar_lengths_and_metrics_are_the_same(self, kind):
+        seen, metrics = [], []
+        for order in (contextlib.nullcontext(), IN_THEIR_ORDER):
+            run = self.run_of(kind)
+            seen.append(widths(run))
+            with order:
+                metrics.append(run.evaluate())
+        self.assertEqual(seen[0], sorted(seen[0], reverse=True))
+        self.assertLess(sum(seen[0]), sum(seen[1]))
+        for name, value in metrics[1].items():
+            of_batches = ("second", "time", "padding_fraction", "attention_entropy")
+            if not any(word in name for word in of_batches):
+                self.assertAlmostEqual(metrics[0][name], value, delta=1e-5, msg=name)
+        self.assertLess(metrics[0]["eval_padding_fraction"], metrics[1]["eval_padding_fraction"])
+
+    def test_predictions_come_in_the_order_of_the_examples(self):
+        outputs = []
+        for order in (contextlib.nullcontext(), IN_THEIR_ORDER):
+            run = self.run_of(predict_with_generate=True, generation_max_length=24)
+            with order:
+                outputs.append(run.predict(rows(9)))
+        np.testing.assert_array_equal(outputs[0].predictions, outputs[1].predictions)
+        width = min(output.label_ids.shape[1] for output in outputs)
+        np.testing.assert_array_equal(*(output.label_ids[:, :width] for output in outputs))
+
+    def test_metrics_of_the_user_get_the_examples_in_their_order(self):
+        given = []
+        for order in (contextlib.nullcontext(), IN_THEIR_ORDER):
+            arguments = {"predict_with_generate": True, "generation_max_length": 24}
+            run = self.run_of(include_for_metrics=["inputs"], **arguments)
+            run.compute_metrics = lambda evaluated: given.append(evaluated) or {"mine": 1.0}
+            with order:
+                self.assertEqual(run.evaluate()["eval_mine"], 1.0)
+        for name in ("inputs", "label_ids", "predictions"):  # padded by batches, so with 0 or -100
+            values = [np.maximum(getattr(evaluated, name), 0) for evaluated in given]
+            np.testing.assert_array_equal(*values)
+
+    def test_two_processes_predict_in_the_order_of_the_examples(self):
+        run_in_two_processes(predict, self.folder)
+        found = json.loads(Path(self.folder, "labels.json").read_text())
+        run = self.run_of(predict_with_generate=True, generation_max_length=24)
+        with IN_THEIR_ORDER:
+            expected = run.predict(rows(9)).label_ids.tolist()
+        self.assertEqual([[i for i in row if i > 0] for row in found], [[i for i in row if i > 0] for row in expected])
+
+
+def predict(folder: str):
+    """One of two processes."""
+    run = trainer("depth", folder, per_device_eval_batch_size=2, predict_with_generate=True, generation_max_length=24)
+    output = run.predict(rows(9))
+    if run.is_world_process_zero():
+        Path(folder, "labels.json").write_text(json.dumps(output.label_ids.tolist()))
+    run.end()
+
+
+ARGUMENTS = {"predict_with_generate": True, "generation_max_length": 16, "per_device_eval_batch_size": 3}
+
+
+class StaticCacheTest(TrainingTestCase):
+    def run_of(self, kind="depth", cache="static", attn_implementation="sdpa", **arguments):
+        model = tiny_model(kind)
+        model.set_attn_implementation(attn_implementation)
+        arguments = ARGUMENTS | {"generation_cache_implementation": cache} | arguments
+        return trainer(kind, self.folder, model=model, **arguments)
+
+    @parameterized.parameters(("depth", "sdpa"), ("t5", "eager"))
+    def test_predictions_are_those_of_a_dynamic_cache(self, kind, attn_implementation):
+        dynamic, static = (self.run_of(kind, cache, attn_implementation) for cache in (None, "static"))
+        expected = dynamic.predict(rows(7))
+        with mock.patch("transformers.generation.utils.StaticCache", side_effect=StaticCache) as made:
+            found = static.predict(rows(7))
+        self.assertTrue(made.called)
+        np.testing.assert_array_equal(found.predictions, expected.predictions)
+
+    def test_batches_of_several_widths_are_decoded_by_one_graph(self):
+        torch.compiler.reset()
+        graphs = []
+
+        def backend(graph, example_inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        run = self.run_of("t5")
+        config = CompileConfig(backend=backend, fullgraph=True, mode=None, dynamic=False)
+        config._compile_all_devices = True  # on a CPU `generate` does not compile by itself
+        run.model.generation_config.compile_config = config
+        data = [{"input_ids": list(range(3, 3 + length))} for length in (40, 40, 40, 60, 60, 60, 80, 80, 80)]
+        run.predict(data)
+        self.assertLen(graphs, 1)
+
+    @parameterized.parameters(
+        ({"generation_cache_implementation": "statik"}, "must be one of 'dynamic', 'static', got 'statik'"),
+        ({"predict_with_generate": False}, "is for evaluations that generate"),
+    )
+    def test_what_would_have_no_effect_is_refused(self, changes, message):
+        arguments = {"predict_with_generate": True, "generation_cache_implementation": "static", "use_cpu": True}
+        with self.assertRaisesRegex(ValueError, f"`generation_cache_implementation` {message}"):
+            DepthTrainingArguments(self.folder, **arguments | changes)
+
+
+class ConfigurationTest(TrainingTestCase):
+    @parameterized.parameters(("depth", {}), ("t5", {"max_new_tokens": 8, "num_beams": 2}))
+    def test_an_evaluation_leaves_the_configuration_of_the_model_as_it_is(self, kind, settings):
+        constrains = {"constrain_sentence_order": kind == "depth"}
+        run = trainer(kind, self.folder, generation_config=GenerationConfig(**settings), **ARGUMENTS, **constrains)
+        before, config = run.model.generation_config.to_dict(), run.model.config.to_dict()
+        run.evaluate()
+        run.predict(rows(3))
+        self.assertEqual(run.model.generation_config.to_dict(), before)
+        self.assertEqual(run.model.config.to_dict(), config)
+        run.save_model()
+        saved = json.loads(Path(self.folder, "generation_config.json").read_text())
+        self.assertEqual({**before, **saved}, before)
+        self.assertNotIn("max_length", saved)

@@ -80,21 +80,14 @@ class RawTextTest(TrainingTestCase):
         self.assertIsInstance(run.model, T5ForConditionalGeneration)
 
     @parameterized.parameters(
-        ([], "`train_dataset` is an empty list. Give a list of texts"),
-        ([1, 2], "`train_dataset` is no list of texts: its item 0 is 1"),
-        (["One text.", None], "its item 1 is None"),
-        ("One text.", "`train_dataset` is of the type str"),
-        ((text for text in TEXTS), "of the type generator"),
-        ({"train": TEXTS}, "is several data sets, 'train'"),
-        (Dataset.from_dict({"body": TEXTS}), "has no column `text`, but: 'body'"),
+        ([], "`train_dataset` is no list of texts"),
+        (["One text.", None], "`train_dataset` is no list of texts"),
+        (Dataset.from_dict({"body": TEXTS}), "`train_dataset` has no column `text`, but: body"),
     )
     def test_what_is_neither_text_nor_prepared_is_refused(self, data, message):
         objective = DepthObjective(tiny_tokenizer(sentence_tokens=True))
         with self.assertRaisesRegex(ValueError, message):
             DepthTrainer(tiny_model("depth"), self.arguments(), train_dataset=data, objective=objective)
-        if isinstance(data, list):
-            with self.assertRaisesRegex(ValueError, message.replace("train", "eval")):
-                DepthTrainer(tiny_model("depth"), self.arguments(), eval_dataset={"a": data}, objective=objective)
 
     def test_an_objective_is_missing_or_is_none(self):
         with self.assertRaisesRegex(ValueError, "`data_collator` is missing: give `objective`"):
