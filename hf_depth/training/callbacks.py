@@ -9,7 +9,8 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, T
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_length
 
-from .checkpoints.saving import check_losses, check_parameters
+from .checkpoints.saving import check_losses, check_parameters, record_best_checkpoint
+from .optimizers import restore_settings
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -122,6 +123,27 @@ class EpochCount(TrainerCallback):
         self.epoch += 1
 
 
+def begin_training(trainer: "DepthTrainer") -> None:
+    """What is done when a training begins, or goes on; also in another try, of smaller batches."""
+    state, checkpoint = trainer.state, trainer.resumed_from
+    trainer.last_checkpoint, trainer.last_good_step = checkpoint, state.global_step
+    state.compute_steps(trainer.args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
+    trainer.totals.restore(state, is_resumed=checkpoint is not None)
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
+            state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
+    trainer._total_loss_scalar, trainer.current_flos = trainer.totals.loss, 0
+    # Evaluations of the weights of before, which may be of the same step, go.
+    trainer.evaluated.sums_of, trainer.evaluations, trainer.evaluated_steps = {}, {}, {}
+    trainer.set_up(trainer.model)  # which may have been made for this training
+    trainer.monitor.restore(trainer.totals.monitor)
+    trainer.reading.begin(checkpoint)
+    trainer.running.begin()
+    if checkpoint is not None:
+        record_best_checkpoint(state, Path(checkpoint))
+        restore_settings(trainer.optimizer, trainer.lr_scheduler, trainer.optimizer_settings)
+
+
 class TrainingFlow(TrainerCallback):
     """
     When a trainer logs, evaluates and saves, and what it does when a training begins and ends.
@@ -144,7 +166,7 @@ class TrainingFlow(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.handled_step = -1
-        self.trainer.begin_training()
+        begin_training(self.trainer)
         if state.global_step >= state.max_steps:
             control.should_training_stop = True
             self.trainer.running.gather()  # the counts of the run, for its last log and the card

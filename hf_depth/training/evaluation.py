@@ -142,8 +142,8 @@ def by_name(datasets: Any) -> Mapping[str, Any]:
 
 def evaluate_each(
     trainer: "DepthTrainer", datasets: Any, ignore_keys: list[str] | None, prefix: str
-) -> Iterator[tuple[Any, EvalLoopOutput]]:
-    """Evaluate data sets one by one: each with what came of it."""
+) -> Iterator[EvalLoopOutput]:
+    """Evaluate data sets one by one."""
     for name, dataset in by_name(datasets).items():
         own, started = f"{prefix}_{name}" if name else prefix, time.time()
         output = trainer.evaluation_loop(
@@ -154,7 +154,7 @@ def evaluate_each(
             metric_key_prefix=own,
         )
         output.metrics.update(speed_metrics(own, started, num_samples=output.num_samples))
-        yield dataset, output
+        yield output
 
 
 def metrics_of_all(trainer: "DepthTrainer", names: Iterable[str], prefix: str) -> dict[str, float]:
@@ -201,6 +201,16 @@ def longest_first(dataset: Any) -> list[int] | None:
 
 
 # ---- Generation -----------------------------------------------------------------------------------------------------
+
+
+def use_generation_config(trainer: "DepthTrainer", model: nn.Module) -> None:
+    """Give a model the generation configuration of the arguments, with the model's ids where it has none."""
+    if trainer.args.generation_config is None:
+        return
+    generation = model.generation_config = trainer.load_generation_config(trainer.args.generation_config)
+    for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+        if getattr(generation, name) is None:
+            setattr(generation, name, getattr(model.config, name, None))
 
 
 def generation_settings(trainer: "DepthTrainer", gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:

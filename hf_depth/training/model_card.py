@@ -167,7 +167,7 @@ def is_adapter(model: torch.nn.Module) -> bool:
 
 
 def _is_of_tasks(trainer: Trainer) -> bool:
-    return hasattr(trainer, "evaluations")
+    return hasattr(trainer, "task_config")
 
 
 def _as_list(values: str | Sequence[str] | None) -> list[str]:

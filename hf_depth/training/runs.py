@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    TrainerState,
 )
 from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import PredictionOutput
@@ -201,7 +202,7 @@ class Run:
         trainer.run_description = describe_training(self.args) | data | self.description
         trainer.tracked_run.description = trainer.run_description
         if self.checkpoint is not None and not self.do_train:
-            trainer.load_state(self.checkpoint)
+            trainer.state = TrainerState.load_from_json(Path(self.checkpoint, "trainer_state.json"))
         # Evaluation needs no lock.
         alone = alone_in_output_dir(self.args) if self.do_train else nullcontext()
         with alone, one_error_for_a_full_disk(self.args.output_dir):

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,12 @@ import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.trainer_utils import EvalLoopOutput
 
 from ..errors import UserError
 from ..evaluation.label_scoring import check_finite_scores, score_labels
 from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
-from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, merge_task_configs
 from ..tasks.dataset import DataCollatorForTasks, TaskDataset
@@ -25,7 +24,7 @@ from ..tasks.splits import TaskSplits
 from .baselines import Scores, fit_baselines
 from .callbacks import EarlyStopping
 from .compatibility import EvaluationData, check_direction_of_metric, check_evaluation_data, check_training_examples
-from .evaluation import EvaluationSums, by_name, evaluate_each, generate, generation_settings
+from .evaluation import EvaluationSums, by_name, generate, generation_settings
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
 
@@ -44,24 +43,21 @@ class TaskTrainer(DepthTrainer):
       number of processes.
 
     Args:
-        model (`PreTrainedModel`): a DEPTH model or a T5.
+        model: a DEPTH model, a T5 or another encoder-decoder.
         args (`TaskTrainingArguments`): how to train and evaluate.
-        data_collator (`Callable`, *optional*): by default `DataCollatorForTasks(processing_class)`.
-        train_dataset (`Dataset`, *optional*): prepared examples, as `TaskSplits.train_dataset` gives them.
-        eval_dataset (`TaskDataset` or `Mapping[str, TaskDataset]`, *optional*):
-            As `TaskSplits.eval_dataset` gives it. The keys of several stand in the names of their metrics:
-            `eval_accuracy`, `eval_rte_accuracy`.
-        processing_class (`PreTrainedTokenizerBase`): the tokenizer that the examples were prepared with.
-        task_config (`TaskConfig`, *optional*):
-            The tasks and how their examples were prepared: `task_config.json` of each saved model, from which
-            [`TaskPredictor`] reads it. By default that of `eval_dataset`; `TaskSplits.task_config` gives it.
+        data_collator: by default `DataCollatorForTasks(processing_class)`.
+        train_dataset: prepared examples, as `TaskSplits.train_dataset` gives them.
+        eval_dataset (`TaskDataset` or `Mapping[str, TaskDataset]`): as `TaskSplits.eval_dataset` gives it. The keys of
+            several stand in the names of their metrics: `eval_accuracy`, `eval_rte_accuracy`.
+        processing_class: the tokenizer that the examples were prepared with.
+        task_config ([`TaskConfig`]): the tasks and how their examples were prepared: `task_config.json` of each saved
+            model, from which [`TaskPredictor`] reads it. By default that of `eval_dataset`.
         kwargs: the other arguments of [`DepthTrainer`], but none that replaces its loss or the metrics of the tasks.
 
     Raises:
         `TypeError`: if `args` or a data set is of another class, or there is no tokenizer.
-        `ValueError`: if examples are not prepared, or not as the model needs them (with sentence tokens for a DEPTH
-            model, without for a T5), or with another tokenizer; if labels are to be scored for a free-form task; for
-            `compute_metrics`, `preprocess_logits_for_metrics`, `compute_loss_func` and `remove_unused_columns=True`.
+        `ValueError`: if examples are not prepared as the model needs them, with its tokenizer; if labels are to be
+            scored for a free-form task.
 
     >>> import tempfile
     >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
@@ -106,9 +102,6 @@ class TaskTrainer(DepthTrainer):
                 "`processing_class` is missing: give the tokenizer that the examples were prepared with, which reads "
                 "what the model generates."
             )
-        # The latest evaluation of each data set since the latest training began, by its key.
-        self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
-        self.evaluated_steps: dict[tuple[str, str, str], int] = {}  # of the weights that `evaluations` are of
         self.baselines: Scores = {}  # of `fit_baselines`
         self._task_dataset, self._label_ids, self.task_config = None, None, task_config
         super().__init__(
@@ -120,11 +113,14 @@ class TaskTrainer(DepthTrainer):
             processing_class=processing_class,
             **kwargs,
         )
-        self._check_arguments(kwargs)
+        if self.compute_metrics is not None:
+            raise UserError("`compute_metrics` is not for TaskTrainer, whose metrics are those of the task.")
+        check_prediction_mode([], self.args.prediction_mode)  # a probe trains no model
         if train_dataset is not None:
             check_training_examples(self, train_dataset)
         if eval_dataset is not None:
             check_evaluation_data(self, eval_dataset)
+            check_direction_of_metric(self)
         if self.args.early_stopping_patience is not None:
             patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
             self.add_callback(EarlyStopping(patience, threshold))
@@ -132,30 +128,10 @@ class TaskTrainer(DepthTrainer):
 
     def fit_baselines(self, splits: TaskSplits, names: Sequence[str] | None = None) -> None:
         """
-        Before training, measure what scores are to be compared with. All evaluations then have it beside their metrics
-        and in the tables: `eval_bag_of_words_accuracy`, `predict_from_scratch_accuracy`.
-
-        Args:
-            splits ([`TaskSplits`]): whose data sets this trainer has.
-            names (`Sequence[str]`, *optional*): see [`fit_baselines`]; by default those of the arguments.
+        Before training, measure what scores are to be compared with, see [`fit_baselines`]. All evaluations then have
+        it beside their metrics and in the tables: `eval_bag_of_words_accuracy`, `predict_from_scratch_accuracy`.
         """
         self.baselines = fit_baselines(self, splits, self.args.baselines or () if names is None else names)
-
-    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
-        instead = {
-            "compute_metrics": "The metrics are those of the task: `metric_names`.",
-            "preprocess_logits_for_metrics": "The metrics are those of the task, of generated text or scored labels.",
-        }
-        for name, advice in instead.items():
-            if arguments.get(name) is not None:
-                raise UserError(f"`{name}` is not supported by TaskTrainer. {advice}")
-        check_prediction_mode([], self.args.prediction_mode)  # a probe trains no model
-        if self.args.remove_unused_columns:
-            raise UserError(
-                "`remove_unused_columns=True` would remove `index`, by which each prediction finds its example. Leave "
-                "it at False: the collator takes what the model needs."
-            )
 
     def _complete_task_config(self, task_config: TaskConfig | None) -> TaskConfig | None:
         """What is saved with the model: how examples are prepared, and how these arguments predict them."""
@@ -177,69 +153,23 @@ class TaskTrainer(DepthTrainer):
         """Tokens of the longest label, or target, of the data set that is evaluated."""
         return None if self._task_dataset is None else generation_length(self._task_dataset.spec, self._label_ids)
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As [`DepthTrainer.train`], after a check that of the metric for the best model more is better, or less."""
-        check_direction_of_metric(self)
-        return super().train(*args, **kwargs)
-
-    def begin_training(self) -> None:
-        """As a [`DepthTrainer`] does; evaluations of the weights of before, which may be of the same step, go."""
-        super().begin_training()
-        self.evaluations, self.evaluated_steps = {}, {}
-
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
-    def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader:
-        """As a [`DepthTrainer`] does, after a check of what is to be predicted."""
-        if description == "test":  # of `predict`
-            if isinstance(dataset, Mapping):
-                raise TypeError(
-                    f"`test_dataset` must be one TaskDataset, but there are several: {listed(dataset)}. Predict them "
-                    "one by one, or all by `trainer.evaluate_tasks(test_datasets)`; `trainer.evaluations` then has "
-                    "the predictions."
-                )
-            check_evaluation_data(self, dataset, "test_dataset")
-        return super()._get_dataloader(dataset, description, *args, **kwargs)
-
-    def evaluate_datasets(
-        self,
-        datasets: EvaluationData,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
-    ) -> dict[str, float]:
-        """
-        Evaluate on data sets without a log, as for test data. What was predicted is in `evaluations`.
-
-        Args:
-            datasets (`TaskDataset` or `Mapping[str, TaskDataset]`): as `TaskSplits.test_datasets` gives them.
-            ignore_keys (`list[str]`, *optional*): as for `Seq2SeqTrainer.evaluate`.
-            metric_key_prefix (`str`, *optional*, defaults to `"eval"`): of the names of the metrics.
-            gen_kwargs: for `generate()`.
-
-        Returns:
-            `dict[str, float]`: the metrics of all data sets, and `{metric_key_prefix}_score` if examples are labeled.
-        """
+    def evaluate_datasets(self, datasets: EvaluationData, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """As [`DepthTrainer.evaluate_datasets`]; what was predicted is in `evaluations`."""
         check_evaluation_data(self, datasets)
-        self._gen_kwargs = gen_kwargs
-        self.evaluated.begin()
-        metrics, evaluations = {}, []
-        for dataset, output in evaluate_each(self, datasets, ignore_keys, metric_key_prefix):
-            metrics |= output.metrics
-            evaluations.append(self.evaluations[dataset.key])
-        metrics |= self.evaluated.attention_metrics(metric_key_prefix)
-        score = mean_score(evaluations)
-        return metrics if score is None else metrics | {f"{metric_key_prefix}_score": score}
+        return super().evaluate_datasets(datasets, *args, **kwargs)
+
+    def metrics_together(self, datasets: EvaluationData, prefix: str, *args: Any) -> dict[str, float]:
+        """The mean score, if examples are labeled."""
+        score = mean_score([self.evaluations[dataset.key] for dataset in by_name(datasets).values()])
+        return {} if score is None else {f"{prefix}_score": score}
 
     def evaluate_tasks(
-        self,
-        datasets: EvaluationData,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "predict",
-        **kwargs,
+        self, datasets: EvaluationData, metric_key_prefix: str = "predict", **kwargs
     ) -> dict[str, float]:
-        """[`~TaskTrainer.evaluate_datasets`], by default with the prefix of test data."""
-        return self.evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **kwargs)
+        """Evaluate on data sets without a log, as for test data, which `TaskSplits.test_datasets` gives."""
+        return self.evaluate_datasets(datasets, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def evaluation_loop(
         self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
@@ -248,12 +178,12 @@ class TaskTrainer(DepthTrainer):
         The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are [`TaskPredictions`] in the
         order of `rows`, `label_ids` is `None`.
         """
+        if description == "Prediction":
+            check_evaluation_data(self, {"": dataloader.dataset}, "test_dataset")
         dataset = self._task_dataset = dataloader.dataset
         self._label_ids = None
         if dataset.spec.labels is not None:
             self._label_ids = encode_labels(self.processing_class, list(dataset.spec.labels.values()))
-        if dataset.key not in self.evaluations:
-            self._report_short_generation(dataset)
         try:
             output = super().evaluation_loop(
                 dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
@@ -306,18 +236,6 @@ class TaskTrainer(DepthTrainer):
                 inputs["attention_mask"],
                 self._label_ids,
                 length_normalized=self.args.length_normalize_scores,
-            )
-
-    def _report_short_generation(self, dataset: TaskDataset) -> None:
-        length = generation_settings(self, self._gen_kwargs).get("max_length")
-        if length is None or self._label_ids is None or self._scores_labels():
-            return
-        needed = self.longest_target()
-        if length < needed:
-            logger.warning(
-                f"{dataset.spec.full_name} ({dataset.split}): text is generated up to `generation_max_length` "
-                f"{length}, but the longest label takes {needed} tokens with the start token and "
-                "`</s>`: what is cut off is unparseable. Raise it, or leave it out."
             )
 
     def summary(self, sums: EvaluationSums) -> dict[str, float]:

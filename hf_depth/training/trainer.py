@@ -14,22 +14,22 @@ from datasets import Dataset
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metrics
 
 from ..data.base_objective import Objective
 from ..data.metadata import has_metadata
 from ..data.streams import StreamCollator
 from ..errors import UserError
+from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, decoder_inputs, number_of_places
 from .callbacks import EpochCount, RunTotals, TrainingFlow
 from .checkpoints.lock import alone_in_output_dir
 from .checkpoints.resuming import last_complete_checkpoint, without_messages_of_resuming
-from .checkpoints.saving import check_loss, check_parameters, record_best_checkpoint, save_checkpoint
+from .checkpoints.saving import check_loss, check_parameters, save_checkpoint
 from .checkpoints.stopping import end_processes
 from .checkpoints.writing import completed_checkpoints, remove_unfinished, replace_model
 from .compatibility import check_packed_rows, check_trainer
@@ -45,6 +45,7 @@ from .evaluation import (
     generate_in_order,
     generation_settings,
     metrics_of_all,
+    use_generation_config,
 )
 from .inputs import (
     ModelSource,
@@ -56,7 +57,7 @@ from .inputs import (
     with_tokenizer,
 )
 from .model_card import CardContent, write_model_card
-from .optimizers import get_optimizer_class_and_options, optimizer_settings, restore_settings
+from .optimizers import get_optimizer_class_and_options, optimizer_settings
 from .residual import set_residual_dtype
 from .schedules import make_schedule
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
@@ -114,23 +115,15 @@ class DepthTrainer(Seq2SeqTrainer):
       them: `eval_with_metadata_loss`, ….
     - A checkpoint is complete or invisible, and never of weights or losses that are not finite.
 
-    Args:
-        model: a DEPTH model, a T5 or another encoder-decoder, such as [`load_model`] gives; or what that loads, by its
-            name or configuration.
-        args (`DepthTrainingArguments`): how to train and evaluate.
-        data_collator: by default that of the objective, `objective.collator()`.
-        train_dataset, eval_dataset: prepared examples, as for [`Seq2SeqTrainer`]. With an objective also raw text: a
-            list of strings, or a `Dataset` or `IterableDataset` with a column `text`; to evaluate on also a mapping of
-            names to such.
-        processing_class: by default the tokenizer of the objective.
-        objective ([`Objective`]): what prepares raw text, corrupts it and says which kind of model is loaded. A class
-            stands for its default settings, with the tokenizer of the model.
-        more, kwargs: the other arguments of [`Seq2SeqTrainer`].
-        card ([`CardContent`]): what the model card states beside what the trainer knows.
+    The arguments are those of [`Seq2SeqTrainer`], and:
 
-    Raises:
-        `ValueError`: if an argument is missing or would be without effect, or if the model, the tokenizer and the
-            collator do not fit each other.
+    Args:
+        model: may also be the name or the configuration of what [`load_model`] loads.
+        train_dataset, eval_dataset: prepared examples. With an objective also raw text: a list of strings, or a data
+            set with a column `text`; to evaluate on also a mapping of names to such.
+        objective ([`Objective`]): prepares raw text, corrupts it, and gives tokenizer, collator and kind of model. A
+            class stands for its default settings.
+        card ([`CardContent`]): what the model card states beside what the trainer knows.
 
     >>> from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments
     >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
@@ -196,10 +189,12 @@ class DepthTrainer(Seq2SeqTrainer):
         self.eval_data_collator = evaluation_collator(self.data_collator)
         self.evaluated = EvaluationMetrics(self)
         self.model_files: dict[str, dict[str, Any]] = {}  # of the last `save_model`, for the manifest
-        self._resumed_from: str | None = None
-        self._optimizer_settings: list[dict[str, Any]] = []
-        self._packing_is_checked = False
+        self.resumed_from: str | None = None
+        self.optimizer_settings: list[dict[str, Any]] = []
         self._gen_kwargs: dict[str, Any] = {}
+        # Of tasks: the latest evaluation of each data set since the training began, and the step of its weights.
+        self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
+        self.evaluated_steps: dict[tuple[str, str, str], int] = {}
         self._returns_generated = False
 
         install_console(self)
@@ -211,19 +206,15 @@ class DepthTrainer(Seq2SeqTrainer):
             logger.info(f"An adapter is trained by {self.args.optim.value}, unless an optimizer is given.")
         if self.is_fsdp_enabled:
             leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
-        self._set_up(self.model)
+        self.set_up(self.model)
 
-    def _set_up(self, model: torch.nn.Module) -> None:
+    def set_up(self, model: torch.nn.Module) -> None:
         """What the arguments ask for in the model itself; also undoes what another trainer of it has set."""
         if self.is_fsdp_enabled:
             share_embedding(model)
         dtype = torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None
         set_residual_dtype(self._without_wrappers(model), dtype)
-        if self.args.generation_config is not None:
-            generation = model.generation_config = self.load_generation_config(self.args.generation_config)
-            for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
-                if getattr(generation, name) is None:
-                    setattr(generation, name, getattr(model.config, name, None))
+        use_generation_config(self, model)
 
     def _without_wrappers(self, model: torch.nn.Module) -> PreTrainedModel:
         """The model without what is wrapped around it, PEFT included."""
@@ -295,12 +286,7 @@ class DepthTrainer(Seq2SeqTrainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """
-        As `Trainer.train`; with `resume_from_checkpoint=True` from the last complete checkpoint on.
-
-        Raises:
-            `ValueError`: if another run trains in `output_dir`, or if there is no complete checkpoint.
-        """
+        """As `Trainer.train`, alone in the folder; `resume_from_checkpoint=True` takes the last complete one."""
         # Trials of a search, of which several may run at the same time, have folders of their own.
         alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
         with alone, without_messages_of_resuming(self), completed_checkpoints(self), self._settings_of_training():
@@ -310,8 +296,8 @@ class DepthTrainer(Seq2SeqTrainer):
                 resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir, self.args)
                 if resume_from_checkpoint is None:
                     raise UserError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
-            self._resumed_from = resume_from_checkpoint or None
-            if self._resumed_from is not None:
+            self.resumed_from = resume_from_checkpoint or None
+            if self.resumed_from is not None:
                 self.args.eval_on_start = False  # the run has it in its logs already
             output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         return output._replace(training_loss=output.metrics["train_loss"])
@@ -326,25 +312,6 @@ class DepthTrainer(Seq2SeqTrainer):
         finally:
             self.args.save_total_limit, self.args.eval_on_start = self.save_total_limit, evaluates
 
-    def begin_training(self) -> None:
-        """What is done when a training begins, or goes on; also in another try, of smaller batches."""
-        state = self.state
-        self.last_checkpoint, self.last_good_step = self._resumed_from, state.global_step
-        state.compute_steps(self.args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
-        self.totals.restore(state, is_resumed=self._resumed_from is not None)
-        for callback in self.callback_handler.callbacks:
-            if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
-                state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
-        self._total_loss_scalar, self.current_flos = self.totals.loss, 0
-        self._packing_is_checked, self.evaluated.sums_of = False, {}
-        self._set_up(self.model)  # which may have been made for this training
-        self.monitor.restore(self.totals.monitor)
-        self.reading.begin(self._resumed_from)
-        self.running.begin()
-        if self._resumed_from is not None:
-            record_best_checkpoint(state, Path(self._resumed_from))
-            restore_settings(self.optimizer, self.lr_scheduler, self._optimizer_settings)
-
     @staticmethod
     def get_optimizer_cls_and_kwargs(
         args: DepthTrainingArguments, model: PreTrainedModel | None = None
@@ -358,7 +325,7 @@ class DepthTrainer(Seq2SeqTrainer):
         if self.lr_scheduler is None:
             self.lr_scheduler = make_schedule(self.args, optimizer, num_training_steps)
             self._created_lr_scheduler = True
-        self._optimizer_settings = optimizer_settings(optimizer)
+        self.optimizer_settings = optimizer_settings(optimizer)
         return self.lr_scheduler
 
     def _get_dataloader(
@@ -395,27 +362,21 @@ class DepthTrainer(Seq2SeqTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
         """
-        The weighted loss of a batch.
+        The sum of the weighted losses of this batch, divided by `num_items_in_batch`: the labels of the global batch.
 
-        Args:
-            inputs (`dict`): `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and what
-                else the collator writes: numbers (B,) that are only counted, and the segment ids of packed rows. A
-                model of this package returns its logits in training with `skip_logits=False`.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
+        `inputs` are `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and what else the
+        collator writes: numbers (B,) that are only counted, and the segment ids of packed rows. A model of this
+        package returns its logits in training with `skip_logits=False`.
 
-        Returns:
-            The sum over the labels of this batch divided by `num_items_in_batch`, of P processes that average tokens
-            (`average_tokens_across_devices`) times P: gradients are added up over the batches that are accumulated,
-            and averaged over the processes. A term that a subclass adds is to be scaled likewise, `P * term.sum() /
-            num_items_in_batch`; a mean over a batch counts as often as batches are accumulated. Such terms are not
-            in `eval_loss`, by which models compare.
+        For P processes that average tokens (`average_tokens_across_devices`) the sum is times P, since gradients are
+        averaged over them. A term that a subclass adds is to be scaled likewise, `P * term.sum() /
+        num_items_in_batch`; it is not in `eval_loss`, by which models compare.
         """
         inputs = dict(inputs)
         read = {name: inputs.pop(name) for name in (*COUNTED, "stream_position") if name in inputs}
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
-        if "encoder_segment_ids" in inputs and not self._packing_is_checked:
+        if "encoder_segment_ids" in inputs:
             check_packed_rows(self._without_wrappers(self.model))
-            self._packing_is_checked = True
         for name, places in self.places.items():
             if name in inputs:
                 check_length(inputs[name].shape[1], places, "A target" if name == "labels" else "An input")
@@ -451,12 +412,7 @@ class DepthTrainer(Seq2SeqTrainer):
         return self.monitor.end_step(super()._get_grad_norm(model, grad_norm))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """
-        As `Trainer.log`: a training log has the components of the loss, the last one the mean loss of the whole run.
-
-        Raises:
-            `FloatingPointError`: on a loss that is not finite.
-        """
+        """As `Trainer.log`: with the components of the loss, at the end with the mean loss of the whole run."""
         if "loss" in logs:
             check_loss(self, logs["loss"])
         if "loss" in logs or "train_loss" in logs:
@@ -478,12 +434,7 @@ class DepthTrainer(Seq2SeqTrainer):
             self._push_from_checkpoint(str(folder))
 
     def save_model(self, output_dir: str | os.PathLike | None = None, _internal_call: bool = False) -> None:
-        """
-        As `Trainer.save_model`; each file in `args.output_dir` is replaced as a whole, when all are on the disk.
-
-        Raises:
-            `FloatingPointError`: if parameters are not finite.
-        """
+        """As `Trainer.save_model`; files are replaced as a whole, when all are on the disk and weights are finite."""
         check_parameters(self)
         if output_dir is not None and Path(output_dir) != Path(self.args.output_dir):
             self.write_model(output_dir, with_arguments=_internal_call)  # of a checkpoint
@@ -494,12 +445,8 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def write_model(self, folder: str | os.PathLike, with_arguments: bool = False) -> None:
         """
-        Write the files of the model to a folder, on each process that saves.
-
-        Args:
-            folder: to write to.
-            with_arguments (`bool`, *optional*, defaults to `False`): leave `training_args.bin` in it: a pickle of all
-                settings, `hub_token` among them, which nobody shall publish.
+        Write the files of the model to a folder, on each process that saves. `training_args.bin`, a pickle of all
+        settings with `hub_token` among them, stays only in checkpoints.
         """
         model = self.accelerator.unwrap_model(self.model)
         if self.args.save_on_each_node:  # `save_pretrained` of transformers 5.24 writes on the first process only
@@ -515,14 +462,7 @@ class DepthTrainer(Seq2SeqTrainer):
             Path(folder, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
-        """
-        Write `README.md` with code, data, settings, results and limits.
-
-        Args:
-            model_name (`str`, *optional*): its title; by default its name on the Hub, or that of its folder.
-            kwargs: `language`, `license`, `tags`, `finetuned_from`, `dataset_tags`, `dataset`, as for `Trainer`; what
-                is not given is that of `card`. [`Trainer.push_to_hub`] passes them on.
-        """
+        """Write `README.md`; the arguments of `Trainer.create_model_card` replace what `card` says."""
         if self.is_world_process_zero():
             write_model_card(self, model_name, **kwargs)
 
@@ -541,37 +481,34 @@ class DepthTrainer(Seq2SeqTrainer):
     ) -> dict[str, float]:
         """
         As [`Seq2SeqTrainer.evaluate`]; several data sets, such as the sources of a mixture, are evaluated one by one
-        (`eval_novels_loss`) and all together (`eval_loss`, a mean over their labels), with one log for all. Where
-        all have metadata, there are both once more with these.
+        (`eval_novels_loss`) and all together (`eval_loss`, a mean over their labels), with one log for all.
         """
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(datasets, str):
             datasets = self.eval_dataset[datasets]
-        self._memory_tracker.start()
         metrics = self.evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
     def evaluate_datasets(
-        self,
-        datasets: Dataset | Mapping[str, Dataset] | str,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
+        self, datasets: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval", **gen_kwargs: Any
     ) -> dict[str, float]:
         """The metrics of [`~DepthTrainer.evaluate`] without a log."""
         self._gen_kwargs = gen_kwargs
         self.evaluated.begin()
-        started, num_samples, metrics, together = time.time(), 0, {}, {}
-        for _, output in evaluate_each(self, datasets, ignore_keys, metric_key_prefix):
+        started, num_samples, metrics = time.time(), 0, {}
+        for output in evaluate_each(self, datasets, ignore_keys, metric_key_prefix):
             metrics |= output.metrics
             num_samples += output.num_samples
-        if isinstance(datasets, Mapping):
-            together = metrics_of_all(self, datasets, metric_key_prefix)
-            together |= speed_metrics(metric_key_prefix, started, num_samples=num_samples)
+        together = self.metrics_together(datasets, metric_key_prefix, started, num_samples)
         return together | metrics | self.evaluated.attention_metrics(metric_key_prefix)
+
+    def metrics_together(self, datasets: Any, prefix: str, started: float, num_samples: int) -> dict[str, float]:
+        """The metrics of several data sets together."""
+        if not isinstance(datasets, Mapping):
+            return {}
+        return metrics_of_all(self, datasets, prefix) | speed_metrics(prefix, started, num_samples=num_samples)
 
     def evaluation_loop(
         self,
@@ -621,12 +558,8 @@ class DepthTrainer(Seq2SeqTrainer):
         **gen_kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """
-        As [`Seq2SeqTrainer.prediction_step`], with the weighted loss. Without `compute_metrics` it returns no logits,
-        which would pile up. With `predict_with_generate`, the un-shuffling scores of the batch are added to the sums
-        of the evaluation.
-
-        Raises:
-            `ValueError`: if rows hold several examples.
+        As [`Seq2SeqTrainer.prediction_step`], with the weighted loss, and without `compute_metrics` no logits, which
+        would pile up. With `predict_with_generate`, the order in what is generated is added to the sums.
         """
         if "encoder_segment_ids" in inputs:
             raise UserError(
@@ -658,21 +591,8 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- End --------------------------------------------------------------------------------------------------------
 
-    def load_state(self, checkpoint: str | os.PathLike) -> None:
-        """
-        Take the step count and the logs of a checkpoint, as after the training that led to it. The weights stay.
-
-        Args:
-            checkpoint: a folder with `trainer_state.json`.
-        """
-        self.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
-        if self.args.auto_find_batch_size and self.state.train_batch_size:
-            self._train_batch_size = self.state.train_batch_size
-
     def end(self) -> None:
-        """
-        End workers, trackers and process group; the last line of a script. Several processes cannot go on afterwards.
-        """
+        """End workers, trackers and process group; the last line of a script."""
         self.tracked_run.end(self.args)
         end_processes(self)
         super().end()
