@@ -31,7 +31,7 @@ HUB_FILES = tuple(sorted(path.name for path in (PACKAGE / "models").glob("*_dept
 
 # Test files of a topic, where one file for the module, modeling_depth.py, would be too long.
 TOPICS = (
-    *("data/test_noise.py", "data/test_default_corpus.py"),
+    "data/test_default_corpus.py",
     *("models/test_auto_classes.py", "models/test_families.py", "models/test_generation.py"),
     *(
         "models/test_packed_rows.py",

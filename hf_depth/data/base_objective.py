@@ -5,19 +5,18 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from inspect import get_annotations, isdatadescriptor
+from inspect import get_annotations
 from itertools import islice
 from typing import Any, ClassVar
 
 from datasets import Dataset, IterableDataset, concatenate_datasets
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..ranges import LENGTH, LENGTHS, check_ranges
-from ..suggestions import suggestion
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .files import check_text_column, without_format
-from .metadata import METADATA_IDS, MetadataEncoder, check_metadata_columns
+from .metadata import MetadataEncoder, check_metadata_columns
 from .mixture import DocumentMixture, MixtureDataset, MixtureStream, mix_examples, naming_source
 from .packing import LengthBounds, PackedPreprocessor
 from .preprocessing import (
@@ -34,17 +33,15 @@ logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
 Preprocessor = SpanCorruptionPreprocessor | DepthPreprocessor | PackedPreprocessor
-SPLITS = ("train", "validation", "test")
-
-# A stream to train on is judged by so many of its first examples, before anything is trained.
-STREAM_CHECK_EXAMPLES = 1000
-PACKING_SETTINGS = ("packing", "packed_source_length", "packed_target_length")
-METADATA_SETTINGS = ("metadata_columns", "metadata_probability", "max_metadata_length")
-
 Statistics = dict[str, int]
 # What comes of a split: of a mixture, one data set to train on and several to evaluate on.
 Examples = Dataset | ExampleStream | MixtureDataset | MixtureStream | dict[str, Dataset]
 Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
+
+# A stream to train on, and the share of words in collocations, are judged by so many of the first examples.
+CHECKED_EXAMPLES = 1000
+PACKING_SETTINGS = ("packing", "packed_source_length", "packed_target_length")
+METADATA_SETTINGS = ("metadata_columns", "metadata_probability", "max_metadata_length")
 
 
 def summed_statistics(statistics: Iterable[Statistics]) -> Statistics:
@@ -59,17 +56,6 @@ def without_waiting(desc: str) -> Iterator[None]:
     yield
 
 
-def _check_splits(corpus: Any, limits: Mapping[str, int | None]) -> None:
-    if not isinstance(corpus, Mapping):
-        raise UserError(
-            f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one data "
-            "set by `objective.prepare(documents)`."
-        )
-    unknown = [split for split in limits if split not in SPLITS]
-    if unknown:
-        raise UserError(f"`max_samples`: there is no split {unknown[0]!r}.{suggestion(unknown[0], SPLITS)}")
-
-
 @dataclass
 class Objective(ABC):
     """
@@ -78,19 +64,20 @@ class Objective(ABC):
     Args:
         tokenizer: what the model reads, for DEPTH with sentence tokens. It gets sentinels, if it has none and spans
             are masked, see [`add_sentinels`]: load the model after that.
-        max_source_length (`int`, defaults to 512): longest encoder input in tokens.
+        max_source_length (`int`, defaults to 512): longest encoder input in tokens, special tokens included.
         max_target_length (`int`, *optional*): longest target in tokens; by default what the longest input needs.
         packing (`bool`, defaults to `False`): put several training examples into one row. Each is corrupted and
             learned from as if it stood alone, but less of a batch is padding.
-        packed_source_length (`int`, *optional*): most tokens of the inputs of a row; by default `max_source_length`
-            (DEPTH: twice that, since no two of its windows of whole sentences may fit together).
-        packed_target_length (`int`, *optional*): most tokens of the targets of a row; by default as many times
-            `max_target_length`.
+        packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row; by default those of one
+            example, for DEPTH of two, since two of its windows of whole sentences rarely fit together.
         metadata_columns (`Sequence[str]`, *optional*): columns of the documents that the encoder reads before some of
             the examples, see [`metadata_prefix`]: never masked, and in no target.
         metadata_probability (`float`, defaults to 0.5): with which an example has its metadata, drawn at every visit.
         max_metadata_length (`int`, defaults to 64): most tokens of metadata. With metadata, the text of an example is
             by so many tokens shorter than `max_source_length`, whatever metadata it has.
+
+    Raises:
+        `ValueError`: for values out of range, or if an example can have more masked spans than there are sentinels.
 
     >>> from hf_depth.data.objectives import OBJECTIVES
     >>> sorted(name for _, name in OBJECTIVES), all(issubclass(kind, Objective) for kind in OBJECTIVES.values())
@@ -100,11 +87,11 @@ class Objective(ABC):
     # Which models it trains (a key of `models.loading.MODEL_TYPES`), and its name for that kind of model.
     model_type: ClassVar[str]
     name: ClassVar[str]
-    # Subclasses that have these settings make fields of them. (A field cannot take the place of a `ClassVar`.)
-    min_sentences = 1
-    pack_examples = False
     # How many times as long as an example a packed row is by default.
     packed_examples: ClassVar[int] = 1
+    # Subclasses that have these settings make fields of them.
+    min_sentences = 1
+    pack_examples = False
 
     tokenizer: PreTrainedTokenizerBase
     max_source_length: int = 512
@@ -117,66 +104,46 @@ class Objective(ABC):
     max_metadata_length: int = field(default=64, kw_only=True)
 
     def __post_init__(self):
+        self._check_class()
         self._check_settings()
-        if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
-            raise UserError(
-                f"`tokenizer` must be a tokenizer, got {self.tokenizer!r:.80}. `load_tokenizer(name)` loads one."
-            )
-        check_ranges(self, dict.fromkeys(LENGTHS, LENGTH))
-        self._check_metadata()
         if self.name != "prefix_lm":  # which masks nothing
             add_sentinels(self.tokenizer)
-        self.collator()  # checks lengths and noise
+        self.collator()  # checks the noise
         self.complete()
-        preprocessor = self.preprocessor()  # checks that there are enough sentinels
-        if self.metadata_columns and METADATA_IDS not in preprocessor.features:
-            raise UserError(f"{type(self).__name__} does not take metadata: leave out `metadata_columns`.")
-        self._complete_packing()
+        self.preprocessor()  # checks that there are enough sentinels
+        if self.packing:
+            self._complete_packing()
 
-    def _check_settings(self) -> None:
-        """Stop on a subclass whose settings are no fields: they would be left out without a word."""
-        given = []
-        for kind in type(self).__mro__:
-            annotations = get_annotations(kind) if issubclass(kind, Objective) and kind is not Objective else {}
-            given += [name for name, annotation in annotations.items() if "ClassVar" not in str(annotation)]
-        given = [name for name in given if name not in self.__dataclass_fields__]
-        for item in fields(self):  # a new default without a type
-            value = getattr(type(self), item.name, item.default)
-            given += [item.name] if value is not item.default and not isdatadescriptor(value) else []
-        if given:
+    def _check_class(self) -> None:
+        """Stop on a subclass that is no dataclass, or gives a default without a type: they would have no effect."""
+        kind, defaults = type(self), {item.name: item.default for item in fields(self)}
+        given = [name for name, hint in get_annotations(kind).items() if "ClassVar" not in str(hint)]
+        lost = [name for name in given if name not in defaults]
+        lost += [name for name, default in defaults.items() if vars(kind).get(name, default) is not default]
+        if lost:
             raise TypeError(
-                f"The setting `{given[0]}` of {type(self).__name__} is no field, and would be left out: put "
-                f"`@dataclass` before the class, and give the type of each setting (`{given[0]}: float = …`)."
+                f"The setting `{lost[0]}` of {kind.__name__} is no field, and would be left out: put `@dataclass` "
+                f"before the class, and give the type of each setting (`{lost[0]}: float = …`)."
             )
 
-    def _check_metadata(self) -> None:
-        columns = [self.metadata_columns] if isinstance(self.metadata_columns, str) else self.metadata_columns
-        self.metadata_columns = list(columns)
-        if not self.metadata_columns:
-            defaults = {item.name: item.default for item in fields(self)}
-            given = [name for name in METADATA_SETTINGS[1:] if getattr(self, name) != defaults[name]]
-            if given:
-                raise UserError(f"`{given[0]}` is of metadata: it needs `metadata_columns`.")
-            return
-        if len(set(self.metadata_columns)) < len(self.metadata_columns):
-            raise UserError(f"`metadata_columns` names a column twice: {', '.join(self.metadata_columns)}.")
-        if not 1 <= self.max_metadata_length <= self.max_source_length // 2:
+    def _check_settings(self) -> None:
+        check_ranges(self, dict.fromkeys(LENGTHS, LENGTH))
+        defaults = {item.name: item.default for item in fields(self)}
+        for needed, *names in (PACKING_SETTINGS, METADATA_SETTINGS):
+            given = [name for name in names if getattr(self, name) != defaults[name]]
+            if given and not getattr(self, needed):
+                raise UserError(f"`{given[0]}` has no effect: it needs `{needed}`.")
+        self.metadata_columns = list(self.metadata_columns)
+        if self.metadata_columns and not 1 <= self.max_metadata_length <= self.max_source_length // 2:
             raise UserError(
                 "`max_metadata_length` must be between 1 and half of `max_source_length`="
                 f"{self.max_source_length}, got {self.max_metadata_length}: the rest is for the text."
             )
-
-    @property
-    def metadata_encoder(self) -> MetadataEncoder | None:
-        """What makes the metadata columns, for the preprocessor; `None` without `metadata_columns`."""
-        if not self.metadata_columns:
-            return None
-        return MetadataEncoder(self.tokenizer, self.metadata_columns, self.max_metadata_length)
-
-    @property
-    def max_text_length(self) -> int:
-        """What metadata leave of `max_source_length`."""
-        return self.max_source_length - (self.max_metadata_length if self.metadata_columns else 0)
+        others = [name for name in ("packing", "metadata_columns", "pmi_vocab_file") if getattr(self, name, None)]
+        if self.pack_examples and others:
+            raise UserError(
+                f"`pack_examples` joins documents, which does not go with `{others[0]}`: leave one of them out."
+            )
 
     def complete(self) -> None:
         """Fill in the settings that depend on others."""
@@ -184,19 +151,8 @@ class Objective(ABC):
             self.max_target_length = self.max_source_length
 
     def _complete_packing(self) -> None:
-        lengths = PACKING_SETTINGS[1:]
-        if not self.packing:
-            given = [name for name in lengths if getattr(self, name) is not None]
-            if given:
-                raise UserError(f"`{given[0]}` is the length of packed rows: it needs `packing`.")
-            return
-        if self.pack_examples:
-            raise UserError(
-                "`pack_examples` joins documents into one example, `packing` keeps examples apart in one row: choose "
-                "one of them."
-            )
         self.length_bounds()  # not all objectives have them
-        for name in lengths:
+        for name in PACKING_SETTINGS[1:]:
             longest = getattr(self, name.replace("packed", "max"))
             if getattr(self, name) is None:
                 setattr(self, name, self.packed_examples * longest)
@@ -218,59 +174,17 @@ class Objective(ABC):
             "`length_bounds`: leave it out."
         )
 
-    @abstractmethod
-    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor | DepthPreprocessor:
-        """The function for `datasets.map` that cuts documents into windows of token ids."""
+    @property
+    def metadata_encoder(self) -> MetadataEncoder | None:
+        """What makes the metadata columns, for the preprocessor; `None` without `metadata_columns`."""
+        if not self.metadata_columns:
+            return None
+        return MetadataEncoder(self.tokenizer, self.metadata_columns, self.max_metadata_length)
 
-    def training_preprocessor(self, text_column: str = "text") -> Preprocessor:
-        """As [`preprocessor`], and with `packing` it puts several examples into one row."""
-        preprocessor = self.preprocessor(text_column)
-        if not self.packing:
-            return preprocessor
-        return PackedPreprocessor(
-            preprocessor,
-            self.length_bounds(),
-            self.packed_source_length,
-            self.packed_target_length,
-            self.min_sentences,
-        )
-
-    @abstractmethod
-    def make_collator(self, **arguments: Any) -> Collator:
-        """
-        The collator with the noise of this objective.
-
-        Args:
-            arguments: what [`collator`] passes on: lengths, padding, seed.
-        """
-
-    def collator(
-        self,
-        seed: int = 42,
-        padding: bool | str = "longest",
-        pad_to_multiple_of: int | None = None,
-        model: PreTrainedModel | None = None,
-    ) -> Collator:
-        """
-        The collator that corrupts what [`prepare`] returns.
-
-        Args:
-            seed: together with the epoch and the tokens of an example it decides what is drawn for that example.
-            padding: `"longest"`, or `"max_length"` for static shapes.
-            pad_to_multiple_of: makes both widths of a batch a multiple of this number.
-            model: if given, compared with the tokenizer, see [`check_sentence_tokens`].
-        """
-        packed = {name: getattr(self, name) for name in PACKING_SETTINGS[1:]}
-        return self.make_collator(
-            max_source_length=self.max_source_length,
-            max_target_length=self.max_target_length,
-            padding=padding,
-            pad_to_multiple_of=pad_to_multiple_of,
-            seed=seed,
-            model=model,
-            metadata_probability=self.metadata_probability,
-            **(packed if self.packing else {}),
-        )
+    @property
+    def max_text_length(self) -> int:
+        """What metadata leave of `max_source_length`."""
+        return self.max_source_length - (self.max_metadata_length if self.metadata_columns else 0)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -280,6 +194,47 @@ class Objective(ABC):
         left_out |= set() if self.packing else set(PACKING_SETTINGS)
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in left_out}
         return {"objective": self.name} | values
+
+    @abstractmethod
+    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor | DepthPreprocessor:
+        """The function for `datasets.map` that cuts documents into windows of token ids."""
+
+    def training_preprocessor(self, text_column: str = "text") -> Preprocessor:
+        """As [`preprocessor`], and with `packing` it puts several examples into one row."""
+        preprocessor = self.preprocessor(text_column)
+        if not self.packing:
+            return preprocessor
+        limits = (self.packed_source_length, self.packed_target_length)
+        return PackedPreprocessor(preprocessor, self.length_bounds(), *limits, self.min_sentences)
+
+    @abstractmethod
+    def make_collator(self, **arguments: Any) -> Collator:
+        """The collator with the noise of this objective; `arguments` are lengths, padding and seed for it."""
+
+    def collator(
+        self,
+        seed: int = 42,
+        padding: bool | str = "longest",
+        pad_to_multiple_of: int | None = None,
+    ) -> Collator:
+        """
+        The collator that corrupts what [`prepare`] returns.
+
+        Args:
+            seed: together with the epoch and the tokens of an example it decides what is drawn for that example.
+            padding: `"longest"`, or `"max_length"` for static shapes.
+            pad_to_multiple_of: makes both widths of a batch a multiple of this number.
+        """
+        packed = {name: getattr(self, name) for name in PACKING_SETTINGS[1:]} if self.packing else {}
+        return self.make_collator(
+            max_source_length=self.max_source_length,
+            max_target_length=self.max_target_length,
+            padding=padding,
+            pad_to_multiple_of=pad_to_multiple_of,
+            seed=seed,
+            metadata_probability=self.metadata_probability,
+            **packed,
+        )
 
     def prepare(
         self,
@@ -298,11 +253,8 @@ class Objective(ABC):
         Args:
             documents: one document per row, map-style or streamed.
             text_column: the column that holds them.
-            max_samples: stop at so many examples (or packed rows), without preparing many more documents than that
-                takes.
-            num_proc: processes, for map-style data.
-            overwrite_cache: prepare anew even if `datasets` has cached the result.
-            desc: for the progress bar.
+            max_samples: stop at so many examples (or packed rows).
+            num_proc, overwrite_cache, desc: of `datasets.map`, for map-style data.
             packing: whether to put several examples into one row; by default as the objective says. Data to evaluate
                 on are not packed: give `False`.
 
@@ -312,18 +264,13 @@ class Objective(ABC):
             in numpy format, which the collators read fastest. For packed rows see [`PackedPreprocessor`].
 
         Raises:
-            `ValueError`: if the column or one of the metadata is missing or holds something else than text, if no
-                example is left, or if several splits are given.
+            `ValueError`: if the column or one of the metadata is missing or holds something else than text, or if no
+                example is left.
         """
-        if isinstance(documents, Mapping):
-            raise UserError(
-                f"`documents` are the splits {', '.join(map(repr, documents))}. Prepare one of them, or all by "
-                "`objective.prepare_splits(corpus)`."
-            )
         if not isinstance(documents, Documents):
             raise UserError(
-                f"`documents` must be a data set, got {type(documents).__name__}. Make one of texts by "
-                '`datasets.Dataset.from_dict({"text": texts})`.'
+                f"`documents` must be a data set, got {type(documents).__name__}. Prepare the splits of a corpus by "
+                '`objective.prepare_splits(corpus)`; make a data set of texts by `Dataset.from_dict({"text": texts})`.'
             )
         packing = self.packing if packing is None else packing
         preprocessor = self.training_preprocessor(text_column) if packing else self.preprocessor(text_column)
@@ -341,26 +288,22 @@ class Objective(ABC):
         overwrite_cache: bool,
         desc: str,
     ) -> Documents:
-        if max_samples is not None and max_samples < 1:
-            raise UserError(f"`max_samples` must be at least 1, got {max_samples}.")
         if isinstance(documents, IterableDataset):
             examples = prepare_dataset(documents, preprocessor, min_sentences=self.min_sentences)
             return examples if max_samples is None else examples.take(max_samples)
-        number = len(documents)
-        if max_samples is not None and not self.pack_examples:
-            number = min(max_samples, number)
         settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache, "desc": desc}
+        wanted = len(documents) if max_samples is None or self.pack_examples else max_samples
         while True:
+            some, is_all = documents.select(range(min(wanted, len(documents)))), wanted >= len(documents)
             try:
-                some = documents.select(range(number))
                 examples = prepare_dataset(some, preprocessor, min_sentences=self.min_sentences, **settings)
             except NoExamplesError:
-                if number == len(documents):
+                if is_all:
                     raise
                 examples = []
-            if max_samples is None or len(examples) >= max_samples or number == len(documents):
+            if is_all or len(examples) >= max_samples:
                 break
-            number = min(2 * number, len(documents))  # some documents gave no example
+            wanted *= 2  # some documents gave no example
         if max_samples is not None:
             examples = examples.select(range(min(max_samples, len(examples))))
         return examples.with_format("numpy")
@@ -403,21 +346,22 @@ class Objective(ABC):
         Raises:
             `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
         """
-        limits = max_samples or {}
-        _check_splits(corpus, limits)
-        data, statistics = {}, {}
+        if not isinstance(corpus, Mapping):
+            raise UserError(
+                f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one "
+                "data set by `objective.prepare(documents)`."
+            )
+        data, statistics, limits = {}, {}, max_samples or {}
 
-        def prepare(
-            split: str, documents: Documents, text_column: str, whole_shards: bool, source: str = ""
-        ) -> Dataset | ExampleStream:
-            if isinstance(documents, IterableDataset) and split == "train" and limits.get(split) is None:
+        def prepare(split: str, documents: Documents, text_column: str, whole_shards: bool, source: str = "") -> Any:
+            limit, title = limits.get(split), f"{source} {split}".lstrip()
+            if isinstance(documents, IterableDataset) and split == "train" and limit is None:
                 return self._endless(documents, text_column, seed, shuffle_buffer_size, whole_shards)
             # Metrics of evaluation are means over examples, and `generate()` takes one per row.
             preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
-            title = f"{source} {split}".lstrip()
-            settings = (limits.get(split), num_proc, overwrite_cache, f"Preparing {title}")
             with main_process_first(desc=f"preparing the {title} split"):
-                examples = self._prepare(documents, preprocessor, *settings)
+                settings = (num_proc, overwrite_cache, f"Preparing {title}")
+                examples = self._prepare(documents, preprocessor, limit, *settings)
                 if isinstance(examples, IterableDataset):
                     examples = self._in_memory(examples, split, preprocessor)
             statistics[title] = self._reported(examples, split)
@@ -448,11 +392,21 @@ class Objective(ABC):
         check_metadata_columns(documents, self.metadata_columns, text_column)
         preprocessor = self.training_preprocessor(text_column)
         stream = ExampleStream(documents, preprocessor, self.min_sentences, seed, buffer_size, whole_shards)
-        first = Dataset.from_list(list(islice(stream.one_pass(), STREAM_CHECK_EXAMPLES)), preprocessor.features)
+        first = Dataset.from_list(list(islice(stream.one_pass(), CHECKED_EXAMPLES)), preprocessor.features)
         kind = "rows" if self.packing else "examples"
         logger.info(f"train: a stream, of which these are the first {len(first):,} {kind}")
         self._reported(first.with_format("numpy"), "train")
         return stream
+
+    def _in_memory(self, examples: IterableDataset, split: str, preprocessor: Preprocessor) -> Dataset:
+        # In parts, since lists of numbers take ten times the memory of arrays.
+        parts = [Dataset.from_dict(part, features=preprocessor.features) for part in examples.iter(1000)]
+        if not parts:
+            raise NoExamplesError(
+                f"None of the documents of the {split} stream gives an example: they have too little text, or fewer "
+                f"than `min_sentences` {self.min_sentences} sentences."
+            )
+        return concatenate_datasets(parts).with_format("numpy")
 
     def _reported(self, examples: Dataset, split: str) -> Statistics:
         """The statistics of prepared examples, which are in numpy format; they are logged and checked."""
@@ -468,9 +422,8 @@ class Objective(ABC):
             statistics: from [`dataset_statistics`].
             split: its name.
         """
-        logger.info(
-            f"{split}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items())
-        )
+        counts = (f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items())
+        logger.info(f"{split}: {', '.join(counts)}")
         unknown = statistics.get("unknown_tokens", 0) / max(statistics["tokens"], 1)
         if unknown > 0.01:
             logger.warning(
@@ -481,14 +434,3 @@ class Objective(ABC):
             logger.warning(
                 f"No example of the {split} data has metadata: {', '.join(self.metadata_columns)} are empty."
             )
-
-    def _in_memory(self, examples: IterableDataset, split: str, preprocessor: Preprocessor) -> Dataset:
-        features = preprocessor.features
-        # In parts, since lists of numbers take ten times the memory of arrays.
-        parts = [Dataset.from_dict(part, features=features) for part in examples.iter(1000)]
-        if not parts:
-            raise NoExamplesError(
-                f"None of the documents of the {split} stream gives an example: they have too little text, or fewer "
-                f"than `min_sentences` {self.min_sentences} sentences."
-            )
-        return concatenate_datasets(parts).with_format("numpy")

@@ -9,7 +9,7 @@ Noise functions for pre-training: pure numpy, a whole batch per call, no Python 
   `num_sentences` (`np.ndarray` of shape `(batch_size,)`, int64), sentences per example;
 - `special_ids` ([`SpecialIds`]) and `random` ([`ExampleRandom`] of these examples);
 
-and return inputs and targets, each as a [ragged batch](ragged.py) `(values, lengths)`.
+and return inputs and targets, each as a ragged batch `(values, lengths)`, see `data.noise`.
 """
 
 from typing import NamedTuple
@@ -17,10 +17,17 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import UserError
-from .example_random import Draw, ExampleRandom
+from .noise import (
+    Draw,
+    ExampleRandom,
+    Ragged,
+    copy_runs,
+    random_spans,
+    run_positions,
+    run_starts,
+    unit_spans,
+)
 from .noise_lengths import MAX_UNIT_LENGTH, depth_most_spans, depth_noise_counts
-from .noise_spans import random_spans, unit_spans
-from .ragged import Ragged, copy_runs, run_positions, run_starts
 
 
 class SpecialIds(NamedTuple):

@@ -6,27 +6,20 @@ workers and processes, nor on the batch that an example is part of and its place
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..ranges import Range, check_ranges
+from ..ranges import LENGTH, LENGTHS, Range, check_ranges
 from ..suggestions import listed
-from .corruption import (
-    SpecialIds,
-    corrupt_depth,
-    mask_spans,
-    mask_units,
-    split_depth_prefix,
-    split_prefix,
-)
+from .corruption import SpecialIds, corrupt_depth, mask_spans, mask_units, split_depth_prefix, split_prefix
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, denoiser_input_and_target_lengths, parse_denoisers
-from .example_random import ExampleRandom, example_keys
 from .metadata import METADATA_IDS, prepend_metadata
+from .noise import ExampleRandom, Ragged, example_keys, run_starts
 from .noise_lengths import (
     MAX_UNIT_LENGTH,
     check_noise,
@@ -37,22 +30,12 @@ from .noise_lengths import (
     t5_input_and_target_lengths,
 )
 from .packing import examples_per_row, lengths_per_example
-from .ragged import Ragged, run_starts
-from .tokenization import (
-    check_sentence_tokens,
-    eosen_token_id,
-    mode_token_id,
-    sentence_token_ids,
-    sentinel_token_ids,
-)
+from .tokenization import eosen_token_id, mode_token_id, sentence_token_ids, sentinel_token_ids
 
-MAX_LENGTH = 1 << 17  # of inputs and targets: windows for longer ones would fill the memory
-_LENGTHS = ("max_source_length", "max_target_length", "packed_source_length", "packed_target_length")
-_RANGES = dict.fromkeys((*_LENGTHS, "pad_to_multiple_of"), Range(least=1, most=MAX_LENGTH)) | dict.fromkeys(
+_RANGES = dict.fromkeys((*LENGTHS, "pad_to_multiple_of"), LENGTH) | dict.fromkeys(
     ("metadata_probability", "sentence_shuffling_probability"), Range(least=0, most=1)
 )
 IGNORED_LABEL = -100  # by the loss, as in PyTorch
-_PARTS = {"inputs": "max_source_length", "targets": "max_target_length"}  # what corruption makes, and its limits
 
 
 @dataclass
@@ -68,9 +51,6 @@ class _CorruptionCollator:
     pad_to_multiple_of: int | None = None
     seed: int = 42
     whole_units: bool = field(default=False, kw_only=True)
-    # Only checked, never kept: copies, pickles and equality of a collator do not depend on a model.
-    model: InitVar[PreTrainedModel | None] = field(default=None, kw_only=True)
-    # Of rows that hold several examples; by default those of an example.
     packed_source_length: int | None = field(default=None, kw_only=True)
     packed_target_length: int | None = field(default=None, kw_only=True)
     metadata_probability: float = field(default=0.5, kw_only=True)
@@ -78,17 +58,12 @@ class _CorruptionCollator:
     # The columns that examples must have, and what makes them.
     _columns = ("input_ids",)
     _objectives = ("span_corruption", "prefix_lm", "mixture_of_denoisers")
-    _preparation = (
-        "`SpanCorruptionObjective(...).prepare(documents)` (or `PrefixLMObjective`) of hf_depth, or by "
-        "`documents.map` with `hf_depth.data.preprocessing.SpanCorruptionPreprocessor`"
-    )
+    _preparation = "SpanCorruptionObjective(...).prepare(documents)"
 
-    def __post_init__(self, model: PreTrainedModel | None):
+    def __post_init__(self):
         self._check_arguments()
         if self.whole_units:
             self._columns = (*self._columns, "unit_lengths")
-        if model is not None:
-            check_sentence_tokens(model, self.tokenizer)
         # In shared memory, so that `set_epoch` reaches the workers of a data loader that are already running.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._metadata_probability = torch.tensor([self.metadata_probability], dtype=torch.float64).share_memory_()
@@ -106,6 +81,22 @@ class _CorruptionCollator:
         self.__dict__.update(state)
         for shared in (self._epoch, self._metadata_probability):
             shared.share_memory_()  # which a copy is not by itself
+
+    def _check_arguments(self) -> None:
+        for name in ("eos_token", "pad_token"):
+            if getattr(self.tokenizer, name) is None:
+                raise UserError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
+        if self.objective not in self._objectives:
+            raise UserError(f"`objective` must be one of {listed(self._objectives)}, got {self.objective!r}.")
+        check_noise(self.mlm_probability, self.mean_noise_span_length)
+        check_ranges(self, _RANGES)
+        if self.padding not in (True, "longest", "max_length"):
+            raise UserError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
+        if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
+            raise UserError('`padding="max_length"` needs `max_source_length` and `max_target_length`.')
+
+    def _get_special_ids(self) -> SpecialIds:
+        return SpecialIds(self.tokenizer.eos_token_id, sentinel_token_ids(self.tokenizer))
 
     def set_epoch(self, epoch: int) -> None:
         """
@@ -132,12 +123,10 @@ class _CorruptionCollator:
             examples (`Sequence[Mapping]`): with `input_ids`, token ids without special tokens, as a list or (faster,
                 see `Dataset.with_format("numpy")`) an array of shape `(length,)`; for DEPTH also `sentence_lengths`,
                 of shape `(num_sentences,)`; with `whole_units` also `unit_lengths`, of shape `(num_units,)`.
-                `metadata_ids`, of shape `(metadata_length,)` or empty, stand before the input with
-                `metadata_probability`. `num_cut_tokens` is passed on if it is there; `stream_epoch`, as
-                [`ExampleStream`] and [`mix_examples`] give it, takes the place of the epoch. For examples of a
-                mixture, which have a `source`, what is counted of it is passed on. Other columns are left out. Or rows
-                of several examples, as [`PackedPreprocessor`] makes them: each example is corrupted as if it stood
-                alone.
+                `metadata_ids` stand before the input with `metadata_probability`. `num_cut_tokens` is passed on;
+                `stream_epoch` takes the place of the epoch. Of examples of a mixture, which have a `source`, what is
+                counted of it is passed on. Or rows of several examples, as [`PackedPreprocessor`] makes them: each
+                example is corrupted as if it stood alone.
 
         Returns:
             `dict[str, torch.Tensor]`:
@@ -148,19 +137,17 @@ class _CorruptionCollator:
             - `num_cut_tokens` (`torch.LongTensor` of shape `(batch_size,)`), if the examples have it;
             - `source`, `num_tokens` (before corruption), `num_examples` (1, but of packed rows) and `num_documents`
               (`torch.LongTensor` of shape `(batch_size,)`), if the examples have a `source`;
-            - of rows of several examples also `encoder_segment_ids` (`torch.LongTensor` of shape `(batch_size,
-              source_length)`) and `decoder_segment_ids` (`torch.LongTensor` of shape `(batch_size, target_length)`),
-              which count the examples of a row from 1 and are 0 for padding.
+            - of rows of several examples also `encoder_segment_ids` and `decoder_segment_ids` (`torch.LongTensor` of
+              the shapes of `input_ids` and `labels`), which count the examples of a row from 1; 0 for padding.
 
         Raises:
-            `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit; if a
-                subclass corrupts examples into something else than ragged batches.
+            `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit.
         """
-        self._check_columns(examples)
-        num_examples = examples_per_row(examples)
+        self._check_columns(examples[0])
+        num_examples = examples_per_row(examples)  # (num_rows,) of packed rows, else `None`
         token_ids, lengths = self._get_token_ids(examples, "input_ids")  # of single examples, also in packed rows
         random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epochs(examples, num_examples)))
-        inputs, targets = self._checked(self._corrupt(examples, token_ids, lengths, random), len(lengths))
+        inputs, targets = self._checked(*self._corrupt(examples, token_ids, lengths, random), len(lengths))
         if METADATA_IDS in examples[0]:  # then in all of them
             inputs = self._with_metadata(inputs, examples, random)
         if num_examples is None:
@@ -169,113 +156,23 @@ class _CorruptionCollator:
             batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         else:
             batch = self._packed(inputs, targets, num_examples)
-        if "num_cut_tokens" in examples[0]:
-            batch["num_cut_tokens"] = np.array([example["num_cut_tokens"] for example in examples], dtype=np.int64)
+        counted = ["num_cut_tokens"] if "num_cut_tokens" in examples[0] else []
         if "source" in examples[0]:
+            counted += ["source", "num_documents"]
             batch["num_examples"] = np.ones(len(examples), np.int64) if num_examples is None else num_examples
-            first = run_starts(batch["num_examples"])  # (batch_size,)
-            batch["num_tokens"] = np.add.reduceat(lengths, first, dtype=np.int64)
-            for name in ("source", "num_documents"):
-                batch[name] = np.array([example.get(name, 0) for example in examples], dtype=np.int64)
+            batch["num_tokens"] = np.add.reduceat(lengths, run_starts(batch["num_examples"]), dtype=np.int64)
+        for name in counted:
+            batch[name] = np.array([example.get(name, 0) for example in examples], dtype=np.int64)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
-    def _epochs(self, examples: Sequence[Mapping], num_examples: np.ndarray | None) -> int | np.ndarray:
-        """One for all, or one for each example: int64, `(batch_size,)`."""
-        if "stream_epoch" not in examples[0]:
-            return self._epoch.item()
-        epochs = np.array([example["stream_epoch"] for example in examples], dtype=np.int64)
-        return epochs if num_examples is None else np.repeat(epochs, num_examples)
-
-    def _get_special_ids(self) -> SpecialIds:
-        return SpecialIds(self.tokenizer.eos_token_id, sentinel_token_ids(self.tokenizer))
-
-    def _corrupt(
-        self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
-    ) -> tuple[Ragged, Ragged]:
-        """
-        Inputs and targets of the examples, whose tokens are the ragged batch `(token_ids, lengths)`. Of packed rows,
-        `examples` are the rows, and `lengths` those of the single examples.
-        """
-        raise NotImplementedError
-
-    def _checked(self, corrupted: tuple[Ragged, Ragged], num_examples: int) -> tuple[Ragged, Ragged]:
-        """What `_corrupt` returned; of a subclass, wrong rows would run into each other without a word."""
-        name = f"`{type(self).__name__}._corrupt`"
-        try:
-            inputs, targets = ([np.asarray(values) for values in part] for part in corrupted)
-            is_right = all(
-                token_ids.dtype.kind + lengths.dtype.kind in ("ii", "uu", "iu", "ui")
-                and lengths.shape == (num_examples,)
-                and token_ids.shape == (lengths.sum(),)
-                and lengths.min() > 0
-                for token_ids, lengths in (inputs, targets)
-            )
-        except (TypeError, ValueError):  # no pairs, or lists of lists
-            is_right = False
-        if not is_right:
+    def _check_columns(self, example: Mapping) -> None:
+        missing = [name for name in self._columns if name not in example]
+        if missing:
             raise UserError(
-                f"{name} must return inputs and targets, each as a pair: the ids of all {num_examples} examples in "
-                f"one array of integers, and {num_examples} lengths, at least 1, that add up to its size. It returned "
-                f"{corrupted!r:.80}."
+                f"The examples of the batch have no column `{missing[0]}`, only {listed(sorted(example))}. Prepare "
+                f"the documents by `{self._preparation}`. If they are prepared, pass `remove_unused_columns=False` to "
+                "the training arguments: otherwise the Trainer drops what the model's `forward` does not name."
             )
-        remedy = "Let it return fewer, cut the documents into shorter windows by the `preprocessor` of the objective"
-        for (_, lengths), (kind, limit) in zip((inputs, targets), _PARTS.items(), strict=True):
-            told = f"{name} gives example {{index}} of the batch {{needed}} tokens in its {kind}"
-            _check_fit(lengths, limit, getattr(self, limit), told, remedy)
-        return tuple(
-            (ids.astype(np.int64, copy=False), lengths.astype(np.int64)) for ids, lengths in (inputs, targets)
-        )
-
-    def _packed(self, inputs: Ragged, targets: Ragged, num_examples: np.ndarray) -> dict[str, np.ndarray]:
-        """The columns of a batch of rows with so many examples each: int64, shape `(num_rows,)`."""
-        first = run_starts(num_examples)  # (num_rows,): of the examples of each row
-        numbers = np.arange(1, len(inputs[1]) + 1) - np.repeat(first, num_examples)  # (num_separate,)
-        source_length = self.packed_source_length or self.max_source_length
-        target_length = self.packed_target_length or self.max_target_length
-        source_rows, target_rows = (np.add.reduceat(lengths, first) for _, lengths in (inputs, targets))  # (num_rows,)
-        remedy = "Prepare the data with the lengths and the noise of the collator"
-        for name, rows, limit in (("source", source_rows, source_length), ("target", target_rows, target_length)):
-            told = f"The examples of row {{index}} of the batch have {{needed}} {name} tokens together"
-            _check_fit(rows, f"packed_{name}_length", limit, told, remedy)
-        input_ids, attention_mask = self._pad((inputs[0], source_rows), source_length, self.tokenizer.pad_token_id)
-        return {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "labels": self._pad((targets[0], target_rows), target_length, IGNORED_LABEL)[0],
-            "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), source_rows), source_length, 0)[0],
-            "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), target_rows), target_length, 0)[0],
-        }
-
-    def _check_columns(self, examples: Sequence[Mapping]):
-        if len(examples) == 0:
-            raise UserError("There is no example in the batch.")
-        if all(issubclass(kind, Mapping) for kind in set(map(type, examples))) and len(set(map(tuple, examples))) == 1:
-            examples = examples[:1]  # the others have the same columns
-        has_metadata = any(METADATA_IDS in example for example in examples)
-        columns = (*self._columns, METADATA_IDS) if has_metadata else self._columns
-        for index, example in enumerate(examples):
-            is_mapping = isinstance(example, Mapping)
-            missing = [name for name in columns if not (is_mapping and name in example)]
-            if missing:
-                found = f"only {sorted(example)}" if is_mapping else f"but is of type `{type(example).__name__}`"
-                raise UserError(
-                    f"Example {index} of the batch has no column `{missing[0]}`, {found}. Prepare the documents by "
-                    f"{self._preparation}. If they are prepared, pass `remove_unused_columns=False` to the training "
-                    "arguments: otherwise the Trainer drops what the model's `forward` does not name."
-                )
-
-    def _with_metadata(self, inputs: Ragged, examples: Sequence[Mapping], random: ExampleRandom) -> Ragged:
-        """The inputs, some of them with the metadata of their examples before them."""
-        metadata_ids, metadata_lengths = self._get_token_ids(examples, METADATA_IDS)
-        needed = inputs[1] + metadata_lengths  # (batch_size,), with or without them, so that no epoch is an exception
-        told = "Example {index} of the batch has {needed} tokens of metadata and input together"
-        remedy = "Prepare the data with the lengths, `metadata_columns` and `max_metadata_length` of the objective"
-        _check_fit(needed, "max_source_length", self.max_source_length, told, remedy)
-        return prepend_metadata(inputs, (metadata_ids, metadata_lengths), self._metadata_probability.item(), random)
-
-    def _is_separator(self, token_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Which ids of a ragged batch of examples are no tokens of a text, but may stand between two texts."""
-        return np.zeros(len(token_ids), bool)
 
     def _get_token_ids(self, examples: Sequence[Mapping], column: str) -> Ragged:
         token_ids, lengths = _flatten(examples, column)  # (lengths.sum(),), (batch_size,)
@@ -296,6 +193,26 @@ class _CorruptionCollator:
             )
         return token_ids, lengths
 
+    def _is_separator(self, token_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Which ids of a ragged batch of examples are no tokens of a text, but may stand between two texts."""
+        return np.zeros(len(token_ids), bool)
+
+    def _epochs(self, examples: Sequence[Mapping], num_examples: np.ndarray | None) -> int | np.ndarray:
+        """One for all, or one for each example: int64, `(batch_size,)`."""
+        if "stream_epoch" not in examples[0]:
+            return self._epoch.item()
+        epochs = np.array([example["stream_epoch"] for example in examples], dtype=np.int64)
+        return epochs if num_examples is None else np.repeat(epochs, num_examples)
+
+    def _corrupt(
+        self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
+    ) -> tuple[Ragged, Ragged]:
+        """
+        Inputs and targets of the examples, whose tokens are the ragged batch `(token_ids, lengths)`. Of packed rows,
+        `examples` are the rows, and `lengths` those of the single examples.
+        """
+        raise NotImplementedError
+
     @property
     def _noise(self) -> tuple[float, float]:
         return self.mlm_probability, self.mean_noise_span_length
@@ -305,26 +222,37 @@ class _CorruptionCollator:
         return MAX_UNIT_LENGTH if self.whole_units else 1
 
     def _get_units(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Ragged | None:
-        """Tokens per unit, and units per example; `lengths` are those of the examples."""
-        if not self.whole_units:
-            return None
-        unit_lengths, num_units = _flatten(examples, "unit_lengths")
-        totals = np.add.reduceat(unit_lengths, run_starts(num_units))  # (batch_size,)
-        if not np.array_equal(totals, lengths) or not 1 <= unit_lengths.min() <= unit_lengths.max() <= MAX_UNIT_LENGTH:
-            raise UserError(
-                f"`unit_lengths` must lie between 1 and {MAX_UNIT_LENGTH} and add up to the tokens of each example; "
-                f"the smallest is {unit_lengths.min()}, the largest {unit_lengths.max()}. Prepare the documents anew "
-                f"by {self._preparation}."
-            )
-        return unit_lengths, num_units
+        return _flatten_parts(examples, "unit_lengths", lengths) if self.whole_units else None
 
-    def _check_lengths(self, lengths, input_lengths, target_lengths):
+    def _check_lengths(self, lengths: np.ndarray, *needed: np.ndarray) -> None:
         """Whether examples fit however they are corrupted, so that one is accepted in every epoch or in none."""
-        remedy = "Prepare the data with the lengths, `mlm_probability` and `mean_noise_span_length` of the collator"
-        for name, needed in zip(_PARTS.values(), (input_lengths, target_lengths), strict=True):
-            tokens = lengths[int(needed.argmax())]
+        for name, longest in zip(("max_source_length", "max_target_length"), needed, strict=True):
+            tokens = lengths[int(longest.argmax())]
             told = f"Example {{index}} of the batch has {tokens} tokens, and can have {{needed}} after corruption"
-            _check_fit(needed, name, getattr(self, name), told, remedy)
+            _check_fit(longest, name, getattr(self, name), told)
+
+    def _checked(self, inputs: Ragged, targets: Ragged, num_examples: int) -> tuple[Ragged, Ragged]:
+        """What `_corrupt` returned; of a user's own, wrong lengths would let rows run into each other."""
+        parts = {"max_source_length": inputs, "max_target_length": targets}
+        for name, (token_ids, lengths) in parts.items():
+            if len(lengths) != num_examples or lengths.sum() != len(token_ids):
+                raise UserError(
+                    f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair: the ids of all "
+                    f"{num_examples} examples in one array, and {num_examples} lengths that add up to its size. Got "
+                    f"{len(token_ids)} ids and the lengths {lengths!r:.80}."
+                )
+            _check_fit(
+                lengths, name, getattr(self, name), "Example {index} of the batch was corrupted to {needed} ids"
+            )
+        return tuple((ids.astype(np.int64, copy=False), lengths.astype(np.int64)) for ids, lengths in parts.values())
+
+    def _with_metadata(self, inputs: Ragged, examples: Sequence[Mapping], random: ExampleRandom) -> Ragged:
+        """The inputs, some of them with the metadata of their examples before them."""
+        metadata = self._get_token_ids(examples, METADATA_IDS)
+        needed = inputs[1] + metadata[1]  # (batch_size,), with or without them, so that no epoch is an exception
+        told = "Example {index} of the batch has {needed} tokens of metadata and input together"
+        _check_fit(needed, "max_source_length", self.max_source_length, told)
+        return prepend_metadata(inputs, metadata, self._metadata_probability.item(), random)
 
     def _pad(self, batch: Ragged, max_length: int | None, padding_value: int) -> tuple[np.ndarray, np.ndarray]:
         """Ragged batch -> array `(batch_size, width)`, and a mask of this shape that is `False` for padding."""
@@ -339,23 +267,26 @@ class _CorruptionCollator:
         padded[mask] = values
         return padded, mask
 
-    def _check_arguments(self):
-        for name in ("eos_token", "pad_token"):
-            if getattr(self.tokenizer, name) is None:
-                raise UserError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
-        if self.objective not in self._objectives:
-            raise UserError(f"`objective` must be one of {listed(self._objectives)}, got {self.objective!r}.")
-        if self.whole_units and self.objective != "span_corruption":
-            raise UserError(f"`whole_units` is for span corruption, not for `objective` {self.objective!r}.")
-        check_noise(self.mlm_probability, self.mean_noise_span_length)
-        check_ranges(self, _RANGES)
-        if self.padding not in (True, "longest", "max_length"):
-            raise UserError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
-        if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
-            raise UserError(
-                '`padding="max_length"` needs `max_source_length` and `max_target_length`, got '
-                f"{self.max_source_length} and {self.max_target_length}."
-            )
+    def _packed(self, inputs: Ragged, targets: Ragged, num_examples: np.ndarray) -> dict[str, np.ndarray]:
+        """The columns of a batch of rows with so many examples each: int64, shape `(num_rows,)`."""
+        first = run_starts(num_examples)  # (num_rows,): of the examples of each row
+        numbers = np.arange(1, len(inputs[1]) + 1) - np.repeat(first, num_examples)  # (num_separate,)
+        limits = {
+            "packed_source_length": self.packed_source_length or self.max_source_length,
+            "packed_target_length": self.packed_target_length or self.max_target_length,
+        }
+        rows = [np.add.reduceat(lengths, first) for _, lengths in (inputs, targets)]  # (num_rows,) each
+        for lengths, (name, limit) in zip(rows, limits.items(), strict=True):
+            _check_fit(lengths, name, limit, "The examples of row {index} of the batch have {needed} tokens together")
+        source_length, target_length = limits.values()
+        input_ids, attention_mask = self._pad((inputs[0], rows[0]), source_length, self.tokenizer.pad_token_id)
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "labels": self._pad((targets[0], rows[1]), target_length, IGNORED_LABEL)[0],
+            "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), rows[0]), source_length, 0)[0],
+            "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), rows[1]), target_length, 0)[0],
+        }
 
 
 @dataclass
@@ -380,26 +311,22 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
             `"max_length"` for the two maximal lengths.
         pad_to_multiple_of (`int`, *optional*): makes both widths a multiple of this number.
         seed (`int`, defaults to 42): with the epoch and an example's tokens it determines what is drawn for it.
-        metadata_probability (`float`, defaults to 0.5): with which the metadata of an example, if it has any, stand
-            before its input.
-        model ([`PreTrainedModel`], *optional*): the model to be trained, which is compared with the tokenizer and not
-            kept.
-        packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row of several examples; by
-            default those of an example.
         whole_units (`bool`, defaults to `False`): span corruption masks whole units, words and collocations, whose
             lengths are the column `unit_lengths`, see [`unit_spans`] and `data.pmi`.
+        packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row of several examples; by
+            default those of an example.
+        metadata_probability (`float`, defaults to 0.5): with which the metadata of an example, if it has any, stand
+            before its input.
         objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"` or `"mixture_of_denoisers"`, which need
-            neither `mlm_probability` nor `mean_noise_span_length`. All places to cut the text of a prefix language
-            model are equally likely.
+            neither `mlm_probability` nor `mean_noise_span_length`.
         denoisers (`Sequence[Denoiser]`, defaults to those of UL2): of the mixture, see [`Denoiser`].
         mode_tokens (`bool`, defaults to `True`): inputs of the mixture begin with the mode token of their denoiser,
             which the tokenizer must have, see [`add_mode_tokens`].
 
     Raises:
-        `ValueError`: if an argument is out of range, or model and tokenizer do not fit together.
+        `ValueError`: if an argument is out of range.
 
-    >>> from hf_depth import DataCollatorForT5SpanCorruption
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import DataCollatorForT5SpanCorruption, train_tokenizer
     >>> text = "The dog barked at the cat. The cat slept on the mat."
     >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
     >>> collator = DataCollatorForT5SpanCorruption(tokenizer, mlm_probability=0.3)
@@ -414,26 +341,27 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
     denoisers: Sequence[Denoiser] = UL2_DENOISERS
     mode_tokens: bool = True
 
-    @property
-    def input_prefix(self) -> str:
-        """What stands before the text in the inputs of the first denoiser."""
-        is_mixture = self.objective == "mixture_of_denoisers" and self.mode_tokens
-        return (self.denoisers[0].mode or "") if is_mixture else ""
-
-    def __post_init__(self, model: PreTrainedModel | None):
-        super().__post_init__(model)
+    def __post_init__(self):
+        self.denoisers = parse_denoisers(self.denoisers)
+        super().__post_init__()
         self._mode_ids = np.full(len(self.denoisers), -1)  # (num_denoisers,), -1 for none
         if self.objective == "mixture_of_denoisers" and self.mode_tokens:
             for index, denoiser in enumerate(self.denoisers):
                 if denoiser.mode is not None:
                     self._mode_ids[index] = mode_token_id(self.tokenizer, denoiser.mode)
 
-    def _get_special_ids(self):
+    @property
+    def input_prefix(self) -> str:
+        """What stands before the text in the inputs of the first denoiser."""
+        is_mixture = self.objective == "mixture_of_denoisers" and self.mode_tokens
+        return (self.denoisers[0].mode or "") if is_mixture else ""
+
+    def _get_special_ids(self) -> SpecialIds:
         # A prefix language model masks nothing. Sentinels that there are can be no token of a text all the same.
         sentinels = sentinel_token_ids(self.tokenizer, allow_none=self.objective == "prefix_lm")
         return SpecialIds(self.tokenizer.eos_token_id, sentinels)
 
-    def _is_separator(self, token_ids, lengths):
+    def _is_separator(self, token_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         # Between two documents that `pack_examples` has joined. At an end, a tokenizer has written it.
         is_separator = token_ids == self.tokenizer.eos_token_id
         ends, lengths = np.cumsum(lengths)[lengths > 0], lengths[lengths > 0]
@@ -441,7 +369,9 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         is_separator[ends - lengths] = False
         return is_separator
 
-    def _corrupt(self, examples, token_ids, lengths, random):
+    def _corrupt(
+        self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
+    ) -> tuple[Ragged, Ragged]:
         if lengths.min() < 2:
             raise UserError(
                 f"Example {int(lengths.argmin())} of the batch has a single token in `input_ids`, but one to keep and "
@@ -459,17 +389,12 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         return mask_spans(token_ids, lengths, *counts, self._special_ids, random)
 
     def _denoise(self, token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom) -> tuple[Ragged, Ragged]:
-        bounds = denoiser_input_and_target_lengths(lengths, self.denoisers, self.mode_tokens)
-        self._check_lengths(lengths, *bounds)
+        self._check_lengths(lengths, *denoiser_input_and_target_lengths(lengths, self.denoisers, self.mode_tokens))
         chosen, *counts = denoiser_counts(lengths, self.denoisers, random)
         (inputs, input_lengths), targets = mask_spans(token_ids, lengths, *counts, self._special_ids, random)
         modes = self._mode_ids[chosen]  # (batch_size,)
         begins = run_starts(input_lengths)[modes >= 0]
         return (np.insert(inputs, begins, modes[modes >= 0]), input_lengths + (modes >= 0)), targets
-
-    def _check_arguments(self):
-        super()._check_arguments()
-        self.denoisers = parse_denoisers(self.denoisers)
 
 
 @dataclass
@@ -498,11 +423,9 @@ class DataCollatorForDepth(_CorruptionCollator):
             that can take more tokens than the maximum lengths is an error.
 
     Raises:
-        `ValueError`: if an argument is out of range, the tokenizer has no sentence tokens, or model and tokenizer do
-            not fit together.
+        `ValueError`: if an argument is out of range, or the tokenizer has no sentence tokens.
 
-    >>> from hf_depth import DataCollatorForDepth, add_sentence_tokens
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import DataCollatorForDepth, add_sentence_tokens, train_tokenizer
     >>> texts = ["The dog barked.", "The cat slept."]
     >>> tokenizer = add_sentence_tokens(train_tokenizer(texts, vocab_size=300, allow_fewer=True))
     >>> sentences = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -517,49 +440,20 @@ class DataCollatorForDepth(_CorruptionCollator):
 
     _columns = ("input_ids", "sentence_lengths")
     _objectives = ("span_corruption", "prefix_lm")
-    _preparation = (
-        "`DepthObjective(...).prepare(documents)` of hf_depth, or by `documents.map` with "
-        "`hf_depth.data.preprocessing.DepthPreprocessor`"
-    )
+    _preparation = "DepthObjective(...).prepare(documents)"
 
     mlm_probability: float = 0.3
     sentence_shuffling_probability: float = 0.5
     objective: str = "span_corruption"
 
-    def _get_special_ids(self):
+    def _get_special_ids(self) -> SpecialIds:
         tokens = super()._get_special_ids()
         return tokens._replace(sentences=sentence_token_ids(self.tokenizer), eosen=eosen_token_id(self.tokenizer))
 
-    def _corrupt(self, examples, token_ids, lengths, random):
-        sentence_lengths, num_sentences = self._get_sentences(examples, lengths)
-        if self.objective == "prefix_lm":
-            self._check_prefix(lengths, num_sentences)
-            sentences = (token_ids, sentence_lengths, num_sentences)
-            return split_depth_prefix(*sentences, self.sentence_shuffling_probability, self._special_ids, random)
-        bounds = depth_input_and_target_lengths(lengths, num_sentences, *self._noise, self._max_unit_length)
-        self._check_lengths(lengths, *bounds)
-        units = self._get_units(examples, lengths)
-        return corrupt_depth(
-            token_ids,
-            sentence_lengths,
-            num_sentences,
-            *self._noise,
-            self.sentence_shuffling_probability,
-            self._special_ids,
-            random,
-            unit_lengths=None if units is None else units[0],
-        )
-
-    def _check_prefix(self, lengths: np.ndarray, num_sentences: np.ndarray):
-        if num_sentences.min() < 2:
-            raise UserError(
-                f"Example {int(num_sentences.argmin())} of the batch has a single sentence, but a prefix language "
-                "model needs one to read and one to write. Leave it out (`min_sentences=2` of `prepare_dataset`)."
-            )
-        self._check_lengths(lengths, *depth_prefix_lengths(lengths, num_sentences))
-
-    def _get_sentences(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Ragged:
-        sentence_lengths, num_sentences = _flatten(examples, "sentence_lengths")
+    def _corrupt(
+        self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
+    ) -> tuple[Ragged, Ragged]:
+        sentence_lengths, num_sentences = _flatten_parts(examples, "sentence_lengths", lengths)
         available = len(self._special_ids.sentences)
         if num_sentences.max() > available:
             index = int(num_sentences.argmax())
@@ -568,15 +462,26 @@ class DataCollatorForDepth(_CorruptionCollator):
                 f"{available} sentence tokens. Make windows of fewer sentences, or add more tokens "
                 "(`add_sentence_tokens`)."
             )
-        totals = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
-        if sentence_lengths.min() < 1 or (totals != lengths).any():
-            index = int((totals != lengths).argmax())
-            raise UserError(
-                "`sentence_lengths` must be at least 1 and add up to the number of tokens in `input_ids`. The "
-                f"smallest is {sentence_lengths.min()}; those of example {index} of the batch add up to "
-                f"{totals[index]}, for {lengths[index]} tokens. Change both columns together."
-            )
-        return sentence_lengths, num_sentences
+        sentences = (token_ids, sentence_lengths, num_sentences)
+        if self.objective == "prefix_lm":
+            if num_sentences.min() < 2:
+                raise UserError(
+                    f"Example {int(num_sentences.argmin())} of the batch has a single sentence, but a prefix language "
+                    "model needs one to read and one to write. Leave it out (`min_sentences=2` of `prepare_dataset`)."
+                )
+            self._check_lengths(lengths, *depth_prefix_lengths(lengths, num_sentences))
+            return split_depth_prefix(*sentences, self.sentence_shuffling_probability, self._special_ids, random)
+        bounds = depth_input_and_target_lengths(lengths, num_sentences, *self._noise, self._max_unit_length)
+        self._check_lengths(lengths, *bounds)
+        units = self._get_units(examples, lengths)
+        return corrupt_depth(
+            *sentences,
+            *self._noise,
+            self.sentence_shuffling_probability,
+            self._special_ids,
+            random,
+            unit_lengths=None if units is None else units[0],
+        )
 
 
 def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
@@ -594,8 +499,25 @@ def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
     return np.concatenate(sequences).astype(np.int64, copy=False), lengths
 
 
-def _check_fit(lengths: np.ndarray, name: str, limit: int | None, told: str, remedy: str) -> None:
+def _flatten_parts(examples: Sequence[Mapping], column: str, lengths: np.ndarray) -> Ragged:
+    """A column with the lengths of the parts of each example, which has `lengths` tokens."""
+    parts, num_parts = _flatten(examples, column)
+    totals = np.add.reduceat(parts, run_starts(num_parts))  # (batch_size,)
+    if parts.min() < 1 or not np.array_equal(totals, lengths):
+        index = int((totals != lengths).argmax())
+        raise UserError(
+            f"`{column}` must be at least 1 and add up to the number of tokens in `input_ids`. The smallest is "
+            f"{parts.min()}; those of example {index} of the batch add up to {totals[index]}, for {lengths[index]} "
+            "tokens. Change both columns together."
+        )
+    return parts, num_parts
+
+
+def _check_fit(lengths: np.ndarray, name: str, limit: int | None, told: str) -> None:
     """Stop if a length exceeds the limit of this name; `told` says of what, with `{index}` and `{needed}` in it."""
     if limit is not None and lengths.max() > limit:
         told = told.format(index=int(lengths.argmax()), needed=lengths.max())
-        raise UserError(f"{told}, but `{name}` is {limit}. {remedy}, or raise `{name}`.")
+        raise UserError(
+            f"{told}, but `{name}` is {limit}. Prepare the data with the lengths and the noise of the collator, or "
+            f"raise `{name}`."
+        )

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..ranges import Range
 from ..suggestions import suggestion
 from ..yaml_files import UniqueKeyLoader
-from .example_random import Draw, ExampleRandom
+from .noise import Draw, ExampleRandom
 from .noise_lengths import (
     MAX_NOISE_DENSITY,
     MIN_NOISE_DENSITY,

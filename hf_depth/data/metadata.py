@@ -23,8 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..suggestions import suggestion
-from .example_random import Draw, ExampleRandom
-from .ragged import Ragged, run_starts
+from .noise import Draw, ExampleRandom, Ragged, run_starts
 from .tokenization import TextEncoder
 
 logger = logging.getLogger(__name__)

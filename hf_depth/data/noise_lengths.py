@@ -33,16 +33,8 @@ MAX_UNIT_LENGTH = 12
 
 def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
     """
-    Check the two parameters of span corruption.
+    Raise `ValueError` if a setting of span corruption is out of range.
 
-    Args:
-        mlm_probability (`float`): share of the tokens to mask, from 0.001 to 0.999.
-        mean_noise_span_length (`float`): mean length of a masked span in tokens; finite, at least 1.
-
-    Raises:
-        `ValueError`: if one of them is out of range. The message names the argument, its value and the range.
-
-    >>> check_noise(mlm_probability=0.15, mean_noise_span_length=3.0)
     >>> check_noise(mlm_probability=15, mean_noise_span_length=3.0)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     hf_depth.errors.UserError: `mlm_probability` must be between 0.001 and 0.999, got 15. It is ...
@@ -78,14 +70,11 @@ def depth_noise_counts(
     num_tokens: Count, num_sentences: Count, noise_density: float, mean_noise_span_length: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
-    How many tokens of a DEPTH example are masked, in how many spans, and how many of these can be cut.
+    How many tokens of a DEPTH example are masked, in how many spans before cutting, and the most cuts.
 
     A span that runs into the next sentence is cut in two there. `num_noise - num_spans` of the `num_tokens - 1` places
     between two tokens are inside a span, so that a random mask leads to about `(num_sentences - 1) * (num_noise -
     num_spans) / (num_tokens - 1)` cuts. `num_spans` is the number that gives the requested mean length after cutting.
-
-    Returns:
-        The number of masked tokens, of spans before cutting, and of the most cuts that can happen.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     num_noise, _ = noise_counts(num_tokens, noise_density, mean_noise_span_length)
@@ -153,8 +142,7 @@ def largest_raw_length(
 
     Args:
         bounds (`Callable`): of a number of tokens, the largest lengths of input and target; neither falls as it rises.
-        max_source_length (`int`): tokens of the input, special tokens included.
-        max_target_length (`int`, *optional*): tokens of the target, likewise.
+        max_source_length, max_target_length (`int`): tokens of both, special tokens included.
 
     Raises:
         `ValueError`: if not even two tokens fit.

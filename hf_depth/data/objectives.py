@@ -2,8 +2,8 @@
 What a model is pre-trained on. An objective is given its noise, lengths and sentence settings once; it prepares
 documents and makes the collator that fits them.
 
-A new objective is one class here: a subclass of [`Objective`] with its settings as fields, a `preprocessor` and a
-`make_collator`, listed in `OBJECTIVES`. The flags of the pre-training script reach it by the names of its fields.
+A new objective is a subclass of [`Objective`] with its settings as fields, a `preprocessor` and a `make_collator`. If
+it stands in `OBJECTIVES`, the flags of the pre-training script reach it by the names of its fields.
 """
 
 import logging
@@ -17,7 +17,7 @@ import numpy as np
 from datasets import Dataset
 
 from ..errors import UserError
-from .base_objective import Objective, Statistics
+from .base_objective import CHECKED_EXAMPLES, Objective, Statistics
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_input_and_target_lengths, most_spans, parse_denoisers
 from .noise_lengths import (
@@ -35,9 +35,6 @@ from .tokenization import sentence_token_ids
 
 logger = logging.getLogger(__name__)
 
-# The share of words in collocations is that of so many of the first examples.
-COLLOCATION_EXAMPLES = 1000
-
 
 class _PMIMasking:
     """What the objectives share that mask spans: the vocabulary of collocations that are masked as a whole."""
@@ -50,7 +47,8 @@ class _PMIMasking:
         return settings if file is None else settings | {"pmi_vocab_file": Path(file).name}
 
     @cached_property
-    def _units(self) -> UnitFinder | None:
+    def units(self) -> UnitFinder | None:
+        """What finds the collocations in token ids."""
         if self.pmi_vocab_file is None:
             return None
         return UnitFinder(self.tokenizer, read_pmi_vocabulary(self.pmi_vocab_file))
@@ -64,25 +62,33 @@ class _PMIMasking:
             "max_unit_length": 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH,
         }
 
+    @property
+    def _collator_noise(self) -> dict[str, Any]:
+        return {
+            "mlm_probability": self.mlm_probability,
+            "mean_noise_span_length": self.mean_noise_span_length,
+            "whole_units": self.pmi_vocab_file is not None,
+        }
+
     def _reported(self, examples: Dataset, split: str) -> Statistics:
-        if self._units is not None:
-            self._report_collocations(examples, split)
+        if self.units is not None:
+            texts = examples.select_columns("input_ids")[:CHECKED_EXAMPLES]["input_ids"]
+            share, num_words = self.units.collocation_share(np.concatenate(texts), np.array(list(map(len, texts))))
+            logger.info(f"{split}: {share:.1%} of {num_words:,} words (and punctuation marks) stand in collocations")
+            if share < 0.01 and num_words >= 1000:
+                logger.warning(
+                    f"Hardly any word of the {split} data ({share:.2%}) stands in a collocation of `pmi_vocab_file` "
+                    f"{self.pmi_vocab_file}, so that words are masked one by one: is it of the same language? Make "
+                    "one of this text by `examples/build_pmi_vocabulary.py`."
+                )
         return super()._reported(examples, split)
 
-    def _report_collocations(self, examples: Dataset, split: str) -> None:
-        texts = examples.select_columns("input_ids")[:COLLOCATION_EXAMPLES]["input_ids"]
-        share, num_words = self._units.collocation_share(np.concatenate(texts), np.array(list(map(len, texts))))
-        logger.info(f"{split}: {share:.1%} of {num_words:,} words (and punctuation marks) stand in collocations")
-        if share < 0.01 and num_words >= 1000:
-            logger.warning(
-                f"Hardly any word of the {split} data ({share:.2%}) stands in a collocation of `pmi_vocab_file` "
-                f"{self.pmi_vocab_file}, so that words are masked one by one: is it of the same language? Make one of "
-                "this text by `examples/build_pmi_vocabulary.py`."
-            )
 
-
-class _TokenWindows:
+class _T5Objective(Objective):
     """What the objectives of T5 share: windows of tokens that are as long as both maximum lengths allow."""
+
+    model_type = "t5"
+    units = None
 
     def complete(self) -> None:
         if self.max_target_length is None:
@@ -99,7 +105,7 @@ class _TokenWindows:
             raw_length,
             text_column,
             pack_examples=self.pack_examples,
-            units=getattr(self, "_units", None),
+            units=self.units,
             metadata=self.metadata_encoder,
         )
 
@@ -107,22 +113,17 @@ class _TokenWindows:
         """Stop if a window of so many tokens can have more masked spans than there are sentinels."""
 
 
-class _UnShuffling:
-    """What the objectives of DEPTH share: windows of whole sentences, and how many these are."""
+@dataclass(kw_only=True)
+class _DepthObjective(Objective):
+    """What the objectives of DEPTH share: windows of whole sentences, which are shuffled."""
 
-    def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
-        return DepthPreprocessor(
-            self.tokenizer,
-            max_source_length=self.max_text_length,
-            max_target_length=self.max_target_length,
-            mlm_probability=getattr(self, "mlm_probability", None),
-            mean_noise_span_length=getattr(self, "mean_noise_span_length", None),
-            max_sentences=self.max_sentences,
-            text_column=text_column,
-            language=self.sentence_language,
-            units=getattr(self, "_units", None),
-            metadata=self.metadata_encoder,
-        )
+    model_type = "depth"
+    units = None
+
+    sentence_shuffling_probability: float = 0.5
+    max_sentences: int | None = None
+    min_sentences: int = 1
+    sentence_language: str = "en"
 
     def complete(self) -> None:
         super().complete()
@@ -140,6 +141,20 @@ class _UnShuffling:
                 f"{self.min_sentences}."
             )
 
+    def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
+        return DepthPreprocessor(
+            self.tokenizer,
+            max_source_length=self.max_text_length,
+            max_target_length=self.max_target_length,
+            mlm_probability=self.mlm_probability,
+            mean_noise_span_length=self.mean_noise_span_length,
+            max_sentences=self.max_sentences,
+            text_column=text_column,
+            language=self.sentence_language,
+            units=self.units,
+            metadata=self.metadata_encoder,
+        )
+
     def report(self, statistics: Statistics, split: str) -> None:
         """As [`Objective.report`]; training examples of one sentence each are an error, others a warning."""
         super().report(statistics, split)
@@ -156,7 +171,7 @@ class _UnShuffling:
 
 
 @dataclass
-class DepthObjective(_PMIMasking, _UnShuffling, Objective):
+class DepthObjective(_PMIMasking, _DepthObjective):
     """
     DEPTH's objective (arXiv 2405.07788): span corruption and sentence un-shuffling.
 
@@ -166,17 +181,13 @@ class DepthObjective(_PMIMasking, _UnShuffling, Objective):
             tokens, special tokens included. A longer document becomes several examples, cut between sentences.
         mlm_probability (`float`, defaults to 0.3): the noise density, the share of the tokens to mask.
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens.
+        pmi_vocab_file (`str`, *optional*): collocations that are masked as a whole, as other words are then, see
+            [`read_pmi_vocabulary`] and [`unit_spans`].
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples whose sentences are shuffled.
         max_sentences (`int`, *optional*): most sentences of an example; by default the number of sentence tokens.
         min_sentences (`int`, defaults to 1): leave out examples with fewer sentences. One sentence has no order.
         sentence_language (`str`, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
-        pmi_vocab_file (`str`, *optional*): collocations that are masked as a whole, as other words are then, see
-            [`read_pmi_vocabulary`] and [`unit_spans`].
-        metadata_columns, metadata_probability, max_metadata_length: see [`Objective`].
-
-    Raises:
-        `ValueError`: for values out of range, if the tokenizer has no sentence tokens, or if an example can have more
-            masked spans than there are sentinels.
+        more: packing and metadata, see [`Objective`].
 
     >>> from datasets import Dataset
     >>> from hf_depth import DepthObjective, add_sentence_tokens, train_tokenizer
@@ -191,55 +202,38 @@ class DepthObjective(_PMIMasking, _UnShuffling, Objective):
     '<eosen><sent_5> The dog barked<extra_id_74><eosen><sent_6><extra_id_73>The c<extra_id_85>t<extra_id_7><eosen></s>'
     """
 
-    model_type = "depth"
     name = "span_corruption"
     packed_examples = 2
 
     mlm_probability: float = 0.3
     mean_noise_span_length: float = 3.0
-    sentence_shuffling_probability: float = 0.5
-    max_sentences: int | None = None
-    min_sentences: int = 1
-    sentence_language: str = "en"
     pmi_vocab_file: str | None = None
 
     def length_bounds(self) -> LengthBounds:
         return partial(depth_input_and_target_lengths, **self._noise)
 
     def make_collator(self, **arguments: Any) -> DataCollatorForDepth:
+        shuffling = self.sentence_shuffling_probability
         return DataCollatorForDepth(
-            self.tokenizer,
-            mlm_probability=self.mlm_probability,
-            mean_noise_span_length=self.mean_noise_span_length,
-            sentence_shuffling_probability=self.sentence_shuffling_probability,
-            whole_units=self.pmi_vocab_file is not None,
-            **arguments,
+            self.tokenizer, sentence_shuffling_probability=shuffling, **self._collator_noise, **arguments
         )
 
 
 @dataclass
-class DepthPrefixLMObjective(_UnShuffling, Objective):
+class DepthPrefixLMObjective(_DepthObjective):
     """
     Prefix language modelling for DEPTH: a text is cut at a random place between two sentences. The model reads those
     before, in some examples shuffled; it names them in their true order, and writes those that follow.
 
-    Un-shuffling stays a part of the objective: what is to be continued has to be put in order first. Sentences are not
-    cut, because a sentence token stands for a whole sentence, which half of one in the input and half in the target
-    could not share. Nothing is masked: masking the sentences that are read would be span corruption once more, whose
-    spans the continuation would bury under whole sentences.
+    Sentences are not cut, because a sentence token stands for a whole sentence. Nothing is masked.
 
     Args:
         tokenizer: with sentence tokens, see [`add_sentence_tokens`].
         max_source_length, max_target_length (`int`): longest encoder input (512) and target (by default as long) in
             tokens, special tokens included. Both fit wherever the text is cut.
-        sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples whose sentences are shuffled.
-        max_sentences (`int`, *optional*): most sentences of an example; by default the number of sentence tokens.
         min_sentences (`int`, defaults to 1): leave out examples with fewer sentences. Less than 2 stands for 2: one to
             read, and one to write.
-        sentence_language (`str`, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
-
-    Raises:
-        `ValueError`: for values out of range, or if the tokenizer has no sentence tokens.
+        more: the sentence settings of [`DepthObjective`], and the metadata of [`Objective`].
 
     >>> from datasets import Dataset
     >>> from hf_depth import add_sentence_tokens, train_tokenizer
@@ -254,29 +248,22 @@ class DepthPrefixLMObjective(_UnShuffling, Objective):
     '<sent_4><eosen><sent_7><eosen><sent_0> It rained.<eosen></s>'
     """
 
-    model_type = "depth"
     name = "prefix_lm"
-
-    sentence_shuffling_probability: float = 0.5
-    max_sentences: int | None = None
-    min_sentences: int = 1
-    sentence_language: str = "en"
+    mlm_probability = mean_noise_span_length = None
 
     def complete(self) -> None:
         self.min_sentences = max(self.min_sentences, 2)
         super().complete()
 
     def make_collator(self, **arguments: Any) -> DataCollatorForDepth:
+        shuffling = self.sentence_shuffling_probability
         return DataCollatorForDepth(
-            self.tokenizer,
-            objective="prefix_lm",
-            sentence_shuffling_probability=self.sentence_shuffling_probability,
-            **arguments,
+            self.tokenizer, objective="prefix_lm", sentence_shuffling_probability=shuffling, **arguments
         )
 
 
 @dataclass
-class SpanCorruptionObjective(_PMIMasking, _TokenWindows, Objective):
+class SpanCorruptionObjective(_PMIMasking, _T5Objective):
     """
     T5's span corruption (Raffel et al. 2020, section 3.1.4), the baseline of [`DepthObjective`].
 
@@ -287,13 +274,10 @@ class SpanCorruptionObjective(_PMIMasking, _TokenWindows, Objective):
         mlm_probability (`float`, defaults to 0.15): the noise density, the share of the tokens to mask.
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens.
         pack_examples (`bool`, defaults to `False`): join documents, so that all inputs have `max_source_length`
-            tokens. Not with PMI masking.
+            tokens.
         pmi_vocab_file (`str`, *optional*): collocations that are masked as a whole, as other words are then, see
             [`read_pmi_vocabulary`] and [`unit_spans`].
-        metadata_columns, metadata_probability, max_metadata_length: see [`Objective`].
-
-    Raises:
-        `ValueError`: for values out of range, or if an example can have more masked spans than there are sentinels.
+        more: packing and metadata, see [`Objective`].
 
     >>> from hf_depth import SpanCorruptionObjective, train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked at the cat."], vocab_size=300, allow_fewer=True)
@@ -302,7 +286,6 @@ class SpanCorruptionObjective(_PMIMasking, _TokenWindows, Objective):
     114
     """
 
-    model_type = "t5"
     name = "span_corruption"
 
     mlm_probability: float = 0.15
@@ -318,17 +301,11 @@ class SpanCorruptionObjective(_PMIMasking, _TokenWindows, Objective):
         return partial(t5_input_and_target_lengths, **self._noise)
 
     def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
-        return DataCollatorForT5SpanCorruption(
-            self.tokenizer,
-            mlm_probability=self.mlm_probability,
-            mean_noise_span_length=self.mean_noise_span_length,
-            whole_units=self.pmi_vocab_file is not None,
-            **arguments,
-        )
+        return DataCollatorForT5SpanCorruption(self.tokenizer, **self._collator_noise, **arguments)
 
 
 @dataclass
-class PrefixLMObjective(_TokenWindows, Objective):
+class PrefixLMObjective(_T5Objective):
     """
     Prefix language modelling (Raffel et al. 2020, section 3.1.2): a text is cut at a random place; the model reads
     what is before it and writes what follows.
@@ -337,7 +314,7 @@ class PrefixLMObjective(_TokenWindows, Objective):
         tokenizer: any T5 tokenizer.
         max_source_length, max_target_length (`int`): longest encoder input (512) and target (by default as long).
         pack_examples (`bool`, defaults to `False`): join documents, so that every example is as long as it can be.
-        metadata_columns, metadata_probability, max_metadata_length: see [`Objective`].
+        more: packing and metadata, see [`Objective`].
 
     >>> from datasets import Dataset
     >>> from hf_depth import PrefixLMObjective, train_tokenizer
@@ -349,7 +326,6 @@ class PrefixLMObjective(_TokenWindows, Objective):
     ('The dog barked at the </s>', 'cat.</s>')
     """
 
-    model_type = "t5"
     name = "prefix_lm"
 
     pack_examples: bool = False
@@ -365,7 +341,7 @@ class PrefixLMObjective(_TokenWindows, Objective):
 
 
 @dataclass
-class MixtureOfDenoisersObjective(_TokenWindows, Objective):
+class MixtureOfDenoisersObjective(_T5Objective):
     """
     UL2's mixture of denoisers (Tay et al. 2022, arXiv 2205.05131): at each visit an example draws a denoiser, which
     says how much is masked and in what spans, and its input begins with the mode token of this denoiser.
@@ -378,10 +354,7 @@ class MixtureOfDenoisersObjective(_TokenWindows, Objective):
             YAML text with its arguments.
         mode_tokens (`bool`, defaults to `True`): whether inputs begin with a mode token.
         pack_examples (`bool`, defaults to `False`): join documents, so that every example is as long as it can be.
-
-    Raises:
-        `ValueError`: for values out of range, if the tokenizer lacks a mode token, or if an example can have more
-            masked spans than there are sentinels.
+        more: packing and metadata, see [`Objective`].
 
     >>> from datasets import Dataset
     >>> from hf_depth import MixtureOfDenoisersObjective, add_mode_tokens, train_tokenizer
@@ -395,7 +368,6 @@ class MixtureOfDenoisersObjective(_TokenWindows, Objective):
     ('[R] The dog barked at the<extra_id_0></s>', '<extra_id_0> cat.</s>')
     """
 
-    model_type = "t5"
     name = "mixture_of_denoisers"
 
     denoisers: Sequence[Denoiser] = UL2_DENOISERS
@@ -419,12 +391,9 @@ class MixtureOfDenoisersObjective(_TokenWindows, Objective):
         return partial(denoiser_input_and_target_lengths, denoisers=self.denoisers, mode_tokens=self.mode_tokens)
 
     def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
+        mixture = {"denoisers": self.denoisers, "mode_tokens": self.mode_tokens}
         return DataCollatorForT5SpanCorruption(
-            self.tokenizer,
-            objective="mixture_of_denoisers",
-            denoisers=self.denoisers,
-            mode_tokens=self.mode_tokens,
-            **arguments,
+            self.tokenizer, objective="mixture_of_denoisers", **mixture, **arguments
         )
 
 

@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..disk import replace_text
 from ..errors import UserError
+from .noise import Ragged
 from .noise_lengths import MAX_UNIT_LENGTH
-from .ragged import Ragged
 
 logger = logging.getLogger(__name__)
 

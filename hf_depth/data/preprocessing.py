@@ -1,7 +1,7 @@
 """Documents to examples of token ids: functions for `datasets.map` that split, encode and cut into windows."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from itertools import chain
 from typing import Any, ClassVar
@@ -14,16 +14,15 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import UserError
 from .files import check_text_column, column_texts, without_format
 from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder, check_metadata_columns, column_values
+from .noise import run_starts
 from .noise_lengths import (
     MAX_UNIT_LENGTH,
-    check_noise,
     depth_input_and_target_lengths,
     depth_most_spans,
     depth_prefix_lengths,
 )
 from .packing import PER_EXAMPLE
 from .pmi import UnitFinder
-from .ragged import run_starts
 from .sentences import get_sentence_splitter
 from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids, text_parts
 
@@ -99,15 +98,12 @@ class SpanCorruptionPreprocessor(_Preprocessor):
         text_column (`str`, defaults to `"text"`): the column that holds the documents.
         pack_examples (`bool`, defaults to `False`): join the documents of a batch, with `</s>` between them, before
             they are cut. All windows but the last of a batch are then full, but for a `</s>` at an end, which is left
-            out. The windows depend on `batch_size` and `num_proc` of the map; without packing they do not.
+            out. The windows depend on `batch_size` and `num_proc` of the map. Not with units or metadata.
         units ([`UnitFinder`], *optional*): finds the units of each window that are masked as a whole. There is then
             also a column `unit_lengths` (int32 arrays of shape `(num_units,)`: tokens of each unit).
         metadata ([`MetadataEncoder`], *optional*): adds its columns to each example.
 
-    Raises:
-        `ValueError`: if `raw_length` is too small, or if documents with metadata or units are joined.
-
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> text = "The dog barked. The cat slept."
     >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
     >>> columns = SpanCorruptionPreprocessor(tokenizer, raw_length=16)({"text": [text]})
@@ -127,16 +123,6 @@ class SpanCorruptionPreprocessor(_Preprocessor):
         self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         if self.raw_length < 3:
             raise UserError(f"`raw_length` must be at least 3, got {self.raw_length}: raise the maximum lengths.")
-        if self.pack_examples and self.metadata is not None:
-            raise UserError(
-                "`pack_examples` joins documents, each of which has metadata of its own: leave out `metadata_columns` "
-                "or `pack_examples`."
-            )
-        if self.pack_examples and self.units is not None:
-            raise UserError(
-                "`pack_examples` puts `</s>` between documents, which a unit of PMI masking could mask: leave out "
-                "`pmi_vocab_file`, or use `packing` in place of `pack_examples`."
-            )
         self.encoder = TextEncoder(tokenizer)
         if self.pack_examples:
             self.separator = tokenizer.eos_token_id
@@ -213,23 +199,19 @@ class DepthPreprocessor(_Preprocessor):
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
-        max_source_length (`int`): most tokens of a corrupted input, special tokens included.
-        max_target_length (`int`): most tokens of a target, special tokens included.
-        mlm_probability (`float` or `None`): share of the tokens that will be masked; `None` for prefix language
-            modelling, which masks nothing.
-        mean_noise_span_length (`float` or `None`): mean length of a masked span in tokens.
+        max_source_length, max_target_length (`int`): most tokens of a corrupted input and of a target, special tokens
+            included.
+        mlm_probability, mean_noise_span_length (`float` or `None`): the noise that there will be, see [`check_noise`];
+            `None` for prefix language modelling, which masks nothing.
         max_sentences (`int`, defaults to 20): most sentences of a window, not more than there are sentence tokens.
-        text_column (`str`, defaults to `"text"`): the column that holds the documents.
         language (`str`, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
-        units ([`UnitFinder`], *optional*): finds the units of each sentence that are masked as a whole. There is then
-            also a column `unit_lengths` (int32 arrays of shape `(num_units,)`: tokens of each unit).
-        metadata ([`MetadataEncoder`], *optional*): adds its columns to each example.
+        text_column, units, metadata: as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence.
 
     Raises:
-        `ValueError`: if the noise is out of range (see [`check_noise`]), no sentence fits into the lengths, a
-            window can have more masked spans than there are sentinels, or the language is unknown.
+        `ValueError`: if no sentence fits into the lengths, a window can have more masked spans than there are
+            sentinels, or the language is unknown.
 
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> text = "The dog barked. The cat slept. It rained."
     >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
     >>> preprocessor = DepthPreprocessor(tokenizer, 40, 40, mlm_probability=0.3, mean_noise_span_length=3.0)
@@ -256,15 +238,12 @@ class DepthPreprocessor(_Preprocessor):
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
         self.version = self.version  # of the instance, which the fingerprint of a cache is made of
-        if self.mlm_probability is not None:
-            check_noise(self.mlm_probability, self.mean_noise_span_length)
         self.encoder = TextEncoder(tokenizer)
         self.splitter = get_sentence_splitter(self.language)
-        max_unit_length = 1 if self.units is None else MAX_UNIT_LENGTH
+        lengths = (self.max_source_length, self.max_target_length)
         noise = (self.mlm_probability, self.mean_noise_span_length)
-        self.capacities = depth_capacities(
-            self.max_source_length, self.max_target_length, *noise, self.max_sentences, max_unit_length
-        )
+        max_unit_length = 1 if self.units is None else MAX_UNIT_LENGTH
+        self.capacities = depth_capacities(*lengths, *noise, self.max_sentences, max_unit_length)
         if self.mlm_probability is not None:
             num_sentences = np.arange(1, len(self.capacities) + 1)  # (len(capacities),)
             spans = depth_most_spans(np.array(self.capacities), num_sentences, *noise, max_unit_length)
@@ -351,13 +330,7 @@ def check_enough_sentinels(
     tokenizer: PreTrainedTokenizerBase,
     remedy: str = "Raise `mean_noise_span_length`, lower `mlm_probability`",
 ) -> None:
-    """
-    Stop, before any text is prepared, if windows can have more masked spans than the tokenizer has sentinels.
-
-    Args:
-        num_spans (`int`): the most masked spans that a window can have.
-        remedy (`str`): what makes fewer spans, beside shorter windows.
-    """
+    """Stop, before any text is prepared, if windows can have more masked spans than the tokenizer has sentinels."""
     available = len(sentinel_token_ids(tokenizer))
     if num_spans > available:
         raise UserError(
@@ -436,7 +409,7 @@ def prepare_dataset(
     Raises:
         `ValueError`: if a column is missing or holds something else than text, or if no example is left.
 
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", ""]})
     >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
     >>> examples = prepare_dataset(documents, SpanCorruptionPreprocessor(tokenizer, raw_length=100), desc=None)
@@ -457,26 +430,13 @@ def prepare_dataset(
         load_from_cache_file=not overwrite_cache,
         desc=desc,
     )
-    documents = f"{len(dataset):,} documents"
-    examples = _kept(
-        examples,
-        ("input_ids", 1),
-        f"None of the {documents} holds enough text for an example.",
-        lambda number: f"Dropped {number:,} of {documents} with too little text for an example.",
-    )
-    return examples if min_sentences == 1 else _with_sentences(examples, min_sentences)
-
-
-def _with_sentences(examples: Dataset, min_sentences: int) -> Dataset:
-    number_before = _num_examples(examples)
-    return _kept(
-        examples,
-        ("sentence_lengths", min_sentences),
-        f"None of the {number_before:,} examples has `min_sentences` {min_sentences} sentences: lower it, or raise "
-        "`max_source_length`.",
+    examples = _kept(examples, "input_ids", 1, f"{len(dataset):,} documents", "too little text for an example")
+    if min_sentences > 1:
+        number = f"{_num_examples(examples):,} examples"
+        few = f"fewer than `min_sentences` {min_sentences} sentences (lower it, or raise `max_source_length`)"
         # Packed rows of too few sentences hold one example each.
-        lambda number: f"Left out {number:,} of {number_before:,} examples: fewer than {min_sentences} sentences.",
-    )
+        examples = _kept(examples, "sentence_lengths", min_sentences, number, few)
+    return examples
 
 
 def _prepared_stream(
@@ -501,28 +461,28 @@ def _has_items(example: dict[str, Any], column: str, number: int) -> bool:
     return len(example[column]) >= number
 
 
-def _kept(examples: Dataset, least: tuple[str, int], nothing: str, told: Callable[[int], str]) -> Dataset:
-    """The examples whose lists in a column have at least so many items; it is an error if there are none."""
-    column, length = least
-    flags = [
-        flag
-        for batch in examples.with_format("arrow").iter(batch_size=10_000)
-        for flag in pc.greater_equal(pc.list_value_length(batch[column]), length).to_pylist()
-    ]
-    kept = np.flatnonzero(flags)  # (num_kept,)
-    if not len(kept):
-        raise NoExamplesError(nothing)
-    if len(kept) == len(examples):
-        return examples
-    # A few documents or examples are always too short; a warning says that most of the text is lost.
-    logger.log(logging.WARNING if 2 * len(kept) < len(examples) else logging.INFO, told(len(examples) - len(kept)))
-    return examples.select(kept)
-
-
 def _read_columns(dataset: IterableDataset, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     # `iter(dataset)` would divide them among the workers of a data loader once more.
     for batch in dataset.iter(1000):
         yield from (dict(zip(columns, values, strict=True)) for values in column_values(batch, columns))
+
+
+def _kept(examples: Dataset, column: str, least: int, number: str, reason: str) -> Dataset:
+    """The examples whose lists in a column have at least so many items; `number` and `reason` are for messages."""
+    flags = [
+        flag
+        for batch in examples.with_format("arrow").iter(batch_size=10_000)
+        for flag in pc.greater_equal(pc.list_value_length(batch[column]), least).to_pylist()
+    ]
+    kept = np.flatnonzero(flags)  # (num_kept,)
+    if not len(kept):
+        raise NoExamplesError(f"None of the {number} is left: {reason}.")
+    if len(kept) == len(examples):
+        return examples
+    # A few documents or examples are always too short; a warning says that most of the text is lost.
+    level = logging.WARNING if 2 * len(kept) < len(examples) else logging.INFO
+    logger.log(level, f"Left out {len(examples) - len(kept):,} of {number}: {reason}.")
+    return examples.select(kept)
 
 
 def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
@@ -548,28 +508,31 @@ def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dic
     if is_packed:
         counts["rows"] = len(dataset)
 
+    def add(name: str, values: Any) -> None:
+        counts[name] += _sum(values)
+
     def lengths(batch: Mapping[str, Any], column: str) -> Any:
         """One for each example."""
         return pc.list_flatten(batch[column + PER_EXAMPLE]) if is_packed else pc.list_value_length(batch[column])
 
     for batch in dataset.with_format("arrow").iter(batch_size=10_000):
-        counts["tokens"] += _sum(lengths(batch, "input_ids"))
-        counts["tokens_cut"] += _sum(batch["num_cut_tokens"])
-        if unk_token_id is not None:
-            counts["unknown_tokens"] += _sum(pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id))
-        if "sentences" in counts:
+        add("tokens", lengths(batch, "input_ids"))
+        add("tokens_cut", batch["num_cut_tokens"])
+        if "sentence_lengths" in columns:
             num_sentences = lengths(batch, "sentence_lengths")
-            counts["sentences"] += _sum(num_sentences)
-            counts["one_sentence_examples"] += _sum(pc.equal(num_sentences, 1))
-        if "metadata_tokens" in counts:
+            add("sentences", num_sentences)
+            add("one_sentence_examples", pc.equal(num_sentences, 1))
+        if unk_token_id is not None:
+            add("unknown_tokens", pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id))
+        if METADATA_IDS in columns:
             metadata_lengths = lengths(batch, METADATA_IDS)
-            counts["metadata_examples"] += _sum(pc.greater(metadata_lengths, 0))
-            counts["metadata_tokens"] += _sum(metadata_lengths)
-            counts["metadata_tokens_cut"] += _sum(batch[NUM_CUT])
+            add("metadata_examples", pc.greater(metadata_lengths, 0))
+            add("metadata_tokens", metadata_lengths)
+            add("metadata_tokens_cut", batch[NUM_CUT])
     return counts
 
 
-def _sum(values) -> int:
+def _sum(values: Any) -> int:
     return pc.sum(values, min_count=0).as_py()
 
 

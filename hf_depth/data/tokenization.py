@@ -8,14 +8,14 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Tokenizer
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Tokenizer
 
 from ..errors import UserError
 
@@ -48,8 +48,7 @@ _PLAIN_TEXT = re.compile(r"[ -~\t\n\r\u00a1-\u00ac\u00ae-\u024f\u2010-\u2027\u20
 def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrainedTokenizerBase:
     """
     `AutoTokenizer.from_pretrained`, which also reads a folder that holds nothing but `spiece.model`, the one file of
-    T5's own vocabulary. (`AutoTokenizer` cannot tell which class such a folder belongs to.) Sentinels are not added to
-    the `spiece.model` of an mT5, which has them.
+    T5's own vocabulary. Sentinels are not added to the `spiece.model` of an mT5, which has them.
 
     Args:
         name_or_path (`str` or `os.PathLike`): a folder, or a name on the Hub.
@@ -81,61 +80,23 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
             tokenizer = loader.from_pretrained(name_or_path, **{"extra_ids": 0} | kwargs)
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:  # an unknown name, a damaged file
         reason = str(error).strip().partition("\n")[0].removesuffix(" from one of: ").rstrip(".: ")
-        reason = _sentencepiece_problem() if "tiktoken" in reason else reason
+        # Transformers (5.24) takes a SentencePiece model that it cannot read for a file of tiktoken.
+        reason = "it is no SentencePiece model" if "tiktoken" in reason else reason
         raise UserError(
             f"The tokenizer {str(name_or_path)!r} cannot be read: {reason}. Name a folder with a tokenizer.json or a "
             "spiece.model, or a tokenizer of the Hub, by `tokenizer_name`."
         ) from error
     if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary
         raise UserError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")
-    _take_missing_tokens(tokenizer, name_or_path, kwargs)
     return tokenizer
 
 
-def _take_missing_tokens(
-    tokenizer: PreTrainedTokenizerBase, name_or_path: str | os.PathLike, kwargs: Mapping[str, Any]
-) -> None:
-    """Give a tokenizer without an end or padding token the one that the configuration beside it names, if any."""
-    missing = [name for name in ("eos_token", "pad_token") if getattr(tokenizer, name) is None]
-    if not missing:
-        return
-    hub = {name: kwargs[name] for name in ("cache_dir", "revision", "token") if name in kwargs}
-    try:
-        config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub).get_text_config(decoder=True)
-    except (OSError, TypeError, ValueError):  # none, or of a kind that is not known: objectives say what is missing
-        return
-    for name in missing:
-        token_id = getattr(config, f"{name}_id", None)
-        token_id = token_id[0] if isinstance(token_id, list) else token_id
-        if token_id is not None and token_id < len(tokenizer):
-            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token_id))
-            logger.info(
-                f"The tokenizer {name_or_path} has no `{name}`: it is {getattr(tokenizer, name)}, by the model."
-            )
-
-
-def _sentencepiece_problem() -> str:
-    """Why a SentencePiece model is not read. Transformers (5.23) then takes it for a file of tiktoken, and says so."""
-    try:
-        from sentencepiece import sentencepiece_model_pb2  # noqa: F401
-    except Exception as error:  # protobuf's own is none of Python's
-        reason = str(error).rstrip(". ")
-        return f"sentencepiece and protobuf do not go together: {reason}; try `pip install -U protobuf`"
-    return "it is no SentencePiece model"
-
-
-def add_sentinels(tokenizer: PreTrainedTokenizerBase, number: int = NUM_SENTINELS) -> PreTrainedTokenizerBase:
+def add_sentinels(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """
     Give a tokenizer sentinels, if it has none: tokens that its vocabulary holds free, such as `<unused0>` of Gemma and
-    `<unk_2>` of Pegasus, which need no new rows; else, as for BART, new special tokens `<extra_id_0>`, `<extra_id_1>`,
-    …. A message says once which. The tokenizer is changed in place. Objectives that mask spans call this.
-
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): of any model.
-        number (`int`, defaults to 100): of new tokens.
-
-    Returns:
-        `PreTrainedTokenizerBase`: the same tokenizer.
+    `<unk_2>` of Pegasus, which need no new rows; else, as for BART, 100 new special tokens `<extra_id_0>`,
+    `<extra_id_1>`, …. A message says once which. The tokenizer is changed in place, and returned. Objectives that mask
+    spans call this.
 
     >>> from transformers import T5Tokenizer
     >>> from hf_depth.data.tokenization import add_sentinels, sentinel_token_ids
@@ -149,20 +110,15 @@ def add_sentinels(tokenizer: PreTrainedTokenizerBase, number: int = NUM_SENTINEL
     ids = sentinel_token_ids(tokenizer, allow_none=True)
     if len(ids):
         first, last = tokenizer.convert_ids_to_tokens([int(ids[0]), int(ids[-1])])
-        _say_once(f"The tokenizer {name} has no `<extra_id_0>`: its tokens {first} … {last} are the sentinels.")
+        logger.warning_once(f"The tokenizer {name} has no `<extra_id_0>`: its {first} … {last} are the sentinels.")
         return tokenizer
-    tokens = [SENTINEL_PATTERNS[0].format(index) for index in range(number)]
+    tokens = [SENTINEL_PATTERNS[0].format(index) for index in range(NUM_SENTINELS)]
     tokenizer.add_special_tokens({"extra_special_tokens": tokens}, replace_extra_special_tokens=False)
-    _say_once(
+    logger.warning_once(
         f"The tokenizer {name} has neither sentinels nor unused tokens: {tokens[0]} … {tokens[-1]} were added, for "
         "which `load_model` adds rows to the embeddings. Load the model after this."
     )
     return tokenizer
-
-
-@functools.cache
-def _say_once(message: str) -> None:
-    logger.warning(message)
 
 
 def add_sentence_tokens(
@@ -186,10 +142,7 @@ def add_sentence_tokens(
         `ValueError`: if the tokenizer has another number of sentence tokens, or has some of them with ids that do not
             follow each other.
 
-    Example:
-
-    >>> from hf_depth import add_sentence_tokens
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import add_sentence_tokens, train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
     >>> size = len(tokenizer)
     >>> tokenizer = add_sentence_tokens(tokenizer)
@@ -197,8 +150,6 @@ def add_sentence_tokens(
     >>> [token_id - size for token_id in ids]
     [0, 1, 19, 20]
     """
-    if num_sentence_tokens < 1:
-        raise UserError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
     add_sentinels(tokenizer)
     present = len(_numbered_token_ids(tokenizer, SENTENCE_PATTERN))
     if present not in (0, num_sentence_tokens):
@@ -232,7 +183,7 @@ def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) ->
         `PreTrainedTokenizerBase`: the same tokenizer.
 
     Raises:
-        `ValueError`: if the vocabulary has one of them that is no special token: it would be found in texts.
+        `ValueError`: if the vocabulary has one of them with another meaning.
 
     >>> from hf_depth import add_mode_tokens, train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
@@ -243,24 +194,19 @@ def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) ->
     """
     modes = list(dict.fromkeys(modes))
     missing = [mode for mode in modes if _token_id(tokenizer, mode) is None]
-    for mode in modes:
-        if mode not in missing:
-            _check_mode(tokenizer, mode)
     if missing:
         tokenizer.add_special_tokens({"extra_special_tokens": missing}, replace_extra_special_tokens=False)
+    for mode in modes:
+        mode_token_id(tokenizer, mode)
     return tokenizer
 
 
 def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
     """
-    The id of the mode token of a denoiser.
-
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with this token, see [`add_mode_tokens`].
-        mode (`str`): the token.
+    The id of the mode token of a denoiser, see [`add_mode_tokens`].
 
     Raises:
-        `ValueError`: if the tokenizer has none, or it is a piece of text.
+        `ValueError`: if the tokenizer has none, or it has another meaning.
     """
     token_id = _token_id(tokenizer, mode)
     if token_id is None:
@@ -268,21 +214,14 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
             f"The tokenizer has no mode token `{mode}`: call `add_mode_tokens(tokenizer, ...)` with the modes of all "
             "denoisers before the model is loaded, or go without them by `mode_tokens=False`."
         )
-    _check_mode(tokenizer, mode)
+    others = {tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token, EOSEN_TOKEN}
+    is_ours = mode in others or _SENTINEL.fullmatch(mode) or re.fullmatch("<sent_\\d+>", mode)
+    if is_ours or mode not in tokenizer.all_special_tokens:
+        raise UserError(
+            f"The `mode` {mode!r} of a denoiser is a token with a meaning of its own, or a piece of words. Take "
+            "another one, such as `[R]`."
+        )
     return token_id
-
-
-def _check_mode(tokenizer: PreTrainedTokenizerBase, mode: str) -> None:
-    others = {tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token, *SENTENCE_TOKENS}
-    if mode in others or _SENTINEL.fullmatch(mode) or re.fullmatch("<sent_\\d+>", mode):
-        raise UserError(
-            f"The `mode` {mode!r} of a denoiser is a token with a meaning of its own. Take another one, such as `[R]`."
-        )
-    if mode not in tokenizer.all_special_tokens:
-        raise UserError(
-            f"The `mode` {mode!r} of a denoiser is a piece of the vocabulary, which the model reads in texts too: it "
-            f"would not know one from the other. Take another one, such as `[{mode.strip('▁[]')}]`."
-        )
 
 
 def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = False) -> np.ndarray:
@@ -290,15 +229,11 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = Fa
     The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has; of an mT5's, which are pieces
     of its vocabulary, those of `▁<extra_id_0>`, `▁<extra_id_1>`, …; else of the first 100 of `UNUSED_PATTERNS`.
 
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): with sentinels, see [`add_sentinels`].
-        allow_none (`bool`, defaults to `False`): whether it may have no sentinels.
-
     Returns:
         `np.ndarray` of shape `(num_sentinels,)`, int64.
 
     Raises:
-        `ValueError`: if there is none.
+        `ValueError`: if there is none, unless `allow_none`.
     """
     ids = next(filter(len, (_numbered_token_ids(tokenizer, pattern) for pattern in SENTINEL_PATTERNS)), _NO_IDS)
     if not len(ids):
@@ -313,18 +248,7 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = Fa
 
 
 def sentence_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """
-    The ids of `<sent_0>`, `<sent_1>`, … up to the last that the tokenizer has.
-
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with sentence tokens, see [`add_sentence_tokens`].
-
-    Returns:
-        `np.ndarray` of shape `(num_sentence_tokens,)`, int64.
-
-    Raises:
-        `ValueError`: if there is none.
-    """
+    """The ids of `<sent_0>`, `<sent_1>`, …: int64, `(num_sentence_tokens,)`; `ValueError` if there is none."""
     ids = _numbered_token_ids(tokenizer, SENTENCE_PATTERN)
     if not len(ids):
         raise UserError("The tokenizer has no token `<sent_0>`: call `add_sentence_tokens(tokenizer)` first.")
@@ -332,15 +256,7 @@ def sentence_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
 
 
 def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """
-    The id of `<eosen>`, the token at the end of a sentence.
-
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with sentence tokens, see [`add_sentence_tokens`].
-
-    Raises:
-        `ValueError`: if the tokenizer has none.
-    """
+    """The id of `<eosen>`, the token at the end of a sentence; `ValueError` if the tokenizer has none."""
     token_id = _token_id(tokenizer, EOSEN_TOKEN)
     if token_id is None:
         raise UserError("The tokenizer has no token `<eosen>`: call `add_sentence_tokens(tokenizer)` first.")
@@ -348,15 +264,7 @@ def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def sentence_fields(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """
-    The fields of a [`DepthConfig`] that a tokenizer determines.
-
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with sentence tokens, see [`add_sentence_tokens`].
-
-    Raises:
-        `ValueError`: if the tokenizer has none.
-    """
+    """The fields of a [`DepthConfig`] that a tokenizer determines; `ValueError` if it has no sentence tokens."""
     ids = sentence_token_ids(tokenizer)
     return {
         "first_sentence_token_id": int(ids[0]),
@@ -378,41 +286,27 @@ def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
         tokenizer: what the model will read.
 
     Raises:
-        `ValueError`: if the configuration of a DEPTH model, of its encoder or of its decoder has other ids than the
-            tokenizer, if the tokenizer has no sentence tokens for it, or if any model has fewer rows than the
-            tokenizer has tokens.
+        `ValueError`: naming what differs, and the line that loads a model that fits.
     """
     is_depth = hasattr(model.config, "first_sentence_token_id")
     source = getattr(model, "name_or_path", "") or getattr(model.config, "name_or_path", "")
-    line = (
-        f"`model = load_model({repr(source) if source else 'model.config'}, tokenizer, "
-        f'model_type="{"depth" if is_depth else "t5"}")`'
+    source = repr(source) if source else "model.config"
+    model_type = "depth" if is_depth else "t5"
+    remedy = (
+        f'Load a model that fits the tokenizer: `model = load_model({source}, tokenizer, model_type="{model_type}")`.'
     )
-    if is_depth:
-        if not len(_numbered_token_ids(tokenizer, SENTENCE_PATTERN)) or _token_id(tokenizer, EOSEN_TOKEN) is None:
+    for name, value in (sentence_fields(tokenizer) if is_depth else {}).items():
+        found = getattr(model.config, name)
+        if found != value:
             raise UserError(
-                "A DEPTH model needs sentence tokens, but the tokenizer has no `<sent_0>` or no `<eosen>`. Add them "
-                f"by `add_sentence_tokens(tokenizer)`, then load a model that fits: {line}."
+                f"`model.config.{name}` is {found}, but the tokenizer has {value}: the model would not find the "
+                f"sentence tokens. {remedy}"
             )
-        expected = sentence_fields(tokenizer)
-        # The encoder and the decoder have copies of the configuration.
-        for part, config in (
-            ("model", model.config),
-            ("model.encoder", model.get_encoder().config),
-            ("model.decoder", model.get_decoder().config),
-        ):
-            for name, value in expected.items():
-                found = getattr(config, name, value)  # T5Gemma's parts have configurations of their own
-                if found != value:
-                    raise UserError(
-                        f"`{part}.config.{name}` is {found}, but the tokenizer has {value}: the model would not find "
-                        f"the sentence tokens. Load a model that fits the tokenizer: {line}."
-                    )
     vocab_size = model.config.get_text_config(decoder=True).vocab_size  # T5Gemma's is in a part of its configuration
     if vocab_size < len(tokenizer):
         raise UserError(
-            f"`model.config.vocab_size` is {vocab_size}, but the tokenizer has {len(tokenizer)} tokens, "
-            f"and each needs a row of the embeddings. Load a model that fits the tokenizer: {line}."
+            f"`model.config.vocab_size` is {vocab_size}, but the tokenizer has {len(tokenizer)} tokens, and each "
+            f"needs a row of the embeddings. {remedy}"
         )
 
 
@@ -434,20 +328,14 @@ class TextEncoder:
 
     A literal `<extra_id_3>`, `<sent_2>`, `</s>` or `<pad>` in a text is encoded as the characters that it consists of.
     All other text gets the ids that the tokenizer itself gives it. An encoder holds the vocabulary and nothing else of
-    the tokenizer (no name, no path, no padding), so that equal vocabularies have one fingerprint for `datasets.map`,
-    until the tokenizers library is upgraded.
+    the tokenizer, so that equal vocabularies have one fingerprint for `datasets.map`, until the tokenizers library is
+    upgraded. Tokens that are added to the tokenizer later are not known.
 
-    T5's vocabulary encodes each word by itself, so that the ids of words are kept, up to `MAX_CHARACTERS`: that takes
-    less time than to encode every word of a text anew. The ids are the same.
+    T5's vocabulary encodes each word by itself, so the ids of words are kept, up to `MAX_CHARACTERS`: that is faster
+    than to encode every word of a text anew.
 
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. The encoder does not know tokens that are added
-            later.
-
-    Example:
-
+    >>> from hf_depth import train_tokenizer
     >>> from hf_depth.data.tokenization import TextEncoder
-    >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
     >>> encoder = TextEncoder(tokenizer)
     >>> encoder(["The dog."]) == [tokenizer.encode("The dog.", add_special_tokens=False)]
@@ -459,13 +347,11 @@ class TextEncoder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        backend, keeps_words = tokenizer, False
+        self.tokenizer, self.keeps_words = tokenizer, False
         if tokenizer.is_fast:
-            state, keeps_words = _plain_backend(tokenizer.backend_tokenizer.to_str())
-            backend = Tokenizer.from_str(state)
-        self.tokenizer = backend
+            state, self.keeps_words = _plain_backend(tokenizer.backend_tokenizer.to_str())
+            self.tokenizer = Tokenizer.from_str(state)
         self.version = tokenizers.__version__
-        self.keeps_words = keeps_words
         self._forget_words()
 
     def _forget_words(self) -> None:
@@ -477,13 +363,7 @@ class TextEncoder:
         return self.__dict__ | {"_words": {}, "_num_characters": 0}
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """
-        Args:
-            texts (`Sequence[str]`): any number of texts.
-
-        Returns:
-            `list[list[int]]`: the token ids of each text, without special tokens.
-        """
+        """The token ids of each of some texts."""
         if not self.keeps_words:
             return self._encode(texts)
         if self._num_characters > MAX_CHARACTERS:
@@ -508,9 +388,6 @@ def text_parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     """
     Texts in parts to be encoded one after the other: a part ends with the text that brings it to `CHARACTERS_AT_ONCE`.
 
-    Args:
-        texts (`Sequence[str]`): any number of texts.
-
     >>> [len(part) for part in text_parts(["book " * 400_000] * 5)]
     [2, 2, 1]
     """
@@ -526,12 +403,7 @@ def encode_sentences(
     texts: Sequence[str], encoder: Callable[[Sequence[str]], list[list[int]]], splitter: Callable[[str], list[str]]
 ) -> list[list[list[int]]]:
     """
-    Split texts into sentences and encode each sentence by itself.
-
-    Args:
-        texts (`Sequence[str]`): the documents.
-        encoder (`Callable`): gives the token ids of several texts, see [`TextEncoder`].
-        splitter (`Callable`): gives the sentences of one text, see [`get_sentence_splitter`].
+    Split texts into sentences by a [`SentenceSplitter`] and encode each sentence by itself with a [`TextEncoder`].
 
     Returns:
         `list[list[list[int]]]`: for each document the token ids of its sentences. Sentences without a token (such as a
@@ -549,27 +421,17 @@ def layout_document(
     The encoder input of an uncorrupted document: `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`.
 
     Sentence tokens count up from the first. If there are more sentences than sentence tokens, the remaining sentences
-    share the last sentence token: they follow it as one long sentence, so that no token is lost.
-
-    Args:
-        sentences (`Sequence[Sequence[int]]`): token ids of each sentence.
-        sentence_token_ids (`Sequence[int]`): ids of `<sent_0>`, `<sent_1>`, …
-        eosen_token_id (`int`): id of `<eosen>`.
-        eos_token_id (`int`): id of `</s>`.
-
-    Returns:
-        `list[int]`: the ids; two more than there are tokens for each sentence (as long as there are sentence tokens),
-        and two at the end. Without a sentence, `</s>` alone.
+    share the last sentence token: they follow it as one long sentence, so that no token is lost. Without a sentence,
+    there is `</s>` alone.
 
     >>> layout_document([[5, 6], [7]], sentence_token_ids=[100, 101], eosen_token_id=120, eos_token_id=1)
     [120, 100, 5, 6, 120, 101, 7, 120, 1]
     """
     if not sentences:
         return [eos_token_id]
-    last = len(sentence_token_ids) - 1
     ids = []
     for position, sentence in enumerate(sentences):
-        if position <= last:
+        if position < len(sentence_token_ids):
             ids += [eosen_token_id, int(sentence_token_ids[position])]
         ids += sentence
     return [*ids, eosen_token_id, eos_token_id]

@@ -16,7 +16,7 @@ from hf_depth.data.corruption import (
     split_depth_prefix,
     split_prefix,
 )
-from hf_depth.data.example_random import ExampleRandom, example_keys
+from hf_depth.data.noise import ExampleRandom, example_keys, unit_spans
 from hf_depth.data.noise_lengths import (
     MAX_UNIT_LENGTH,
     depth_input_and_target_lengths,
@@ -26,7 +26,6 @@ from hf_depth.data.noise_lengths import (
     noise_counts,
     t5_input_and_target_lengths,
 )
-from hf_depth.data.noise_spans import unit_spans
 from rebuild import rebuild_depth, rebuild_t5, sentence_order
 
 # Ids as in a T5 vocabulary, but with as many sentinels as the longest example of these tests has spans.

@@ -1,7 +1,6 @@
 """Laws of the collators: no text is lost, batches depend on (seed, epoch, example) alone, wrong examples are named."""
 
 import math
-import pickle
 from dataclasses import replace
 
 import datasets
@@ -11,7 +10,6 @@ from absl.testing import parameterized
 from torch.utils.data import DataLoader
 
 from helpers import SENTENCES, fork_server, tiny_tokenizer
-from hf_depth import DepthConfig, DepthForConditionalGeneration
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from hf_depth.data.noise_lengths import t5_raw_length
 from hf_depth.data.tokenization import (
@@ -186,78 +184,30 @@ class ReproducibilityTest(parameterized.TestCase):
             self.assertEqual(pairs_of(loader), pairs_of([collator(examples)]))
 
 
-class ModelTest(parameterized.TestCase):
-    """The `model` of a collator is compared with its tokenizer, and leaves no trace."""
-
-    CONFIG = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": len(TOKENIZER)}
-
-    def depth_model(self, **ids):
-        fitting = {"first_sentence_token_id": SENTENCE_TOKENS[0], "eosen_token_id": EOSEN}
-        return DepthForConditionalGeneration(DepthConfig(**self.CONFIG, **(fitting | ids)))
-
-    @parameterized.parameters(DataCollatorForT5SpanCorruption, DataCollatorForDepth)
-    def test_a_model_with_other_sentence_tokens_is_refused(self, collator):
-        with self.assertRaisesRegex(ValueError, "`model.config.eosen_token_id` is 5, but .*load_model"):
-            collator(TOKENIZER, model=self.depth_model(eosen_token_id=5))
-
-    @parameterized.named_parameters(*COLLATORS)
-    def test_a_model_that_fits_is_not_kept(self, collator, arguments):
-        checked, plain = (collator(TOKENIZER, **arguments, model=model) for model in (self.depth_model(), None))
-        self.assertEqual(checked, plain)
-        self.assertEqual(vars(checked).keys(), vars(plain).keys())
-        self.assertIsNone(checked.model)
-        self.assertNotIn(b"torch.nn", pickle.dumps(checked))
-
-
 class ErrorTest(parameterized.TestCase):
     @parameterized.parameters(
         (
-            DataCollatorForT5SpanCorruption,
-            {"mlm_probability": 15},
-            "`mlm_probability` must be between 0.001 and 0.999",
-        ),
-        (
             DataCollatorForDepth,
             {"mlm_probability": math.nan},
-            "`mlm_probability` must be between 0.001 and 0.999, got nan",
+            "`mlm_probability` must be between 0.001 and 0.999, got",
         ),
         (DataCollatorForDepth, {"max_source_length": 0}, "`max_source_length` must be between 1 and 131072, got 0"),
         (DataCollatorForDepth, {"padding": False}, '`padding` must be "longest" or "max_length"'),
         (DataCollatorForDepth, {"padding": "max_length"}, "needs `max_source_length` and `max_target_length`"),
-        (DataCollatorForDepth, {"pad_to_multiple_of": 0}, "`pad_to_multiple_of` must be between 1 and"),
-        (
-            DataCollatorForDepth,
-            {"sentence_shuffling_probability": 2},
-            "`sentence_shuffling_probability` must be between 0",
-        ),
         (DataCollatorForDepth, {"objective": "ul2"}, "must be one of 'span_corruption', 'prefix_lm', got .ul2."),
-        (DataCollatorForT5SpanCorruption, {"objective": "ul2"}, "`objective` must be one of .*'mixture_of_denoisers'"),
-        (
-            DataCollatorForDepth,
-            {"objective": "prefix_lm", "whole_units": True},
-            "`whole_units` is for span corruption",
-        ),
     )
     def test_bad_arguments_are_named_at_once(self, collator, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
             collator(TOKENIZER, **arguments)
 
     @parameterized.parameters(
-        (DataCollatorForDepth, [], "no example in the batch"),
+        (DataCollatorForDepth, [{"text": "It rained."}], "no column `input_ids`, only 'text'.*DepthObjective"),
         (DataCollatorForDepth, [{"input_ids": [5, 6]}], "no column `sentence_lengths`.*remove_unused_columns=False"),
-        (
-            DataCollatorForDepth,
-            [{"input_ids": [5, 6], "sentence_lengths": [1]}],
-            "of the batch add up to 1, for 2 tokens",
-        ),
+        (DataCollatorForDepth, [{"input_ids": [5, 6], "sentence_lengths": [1]}], "add up to 1, for 2 tokens"),
         (DataCollatorForDepth, [{"input_ids": [5, 6], "sentence_lengths": [0, 2]}], "The smallest is 0"),
         (DataCollatorForDepth, [{"input_ids": [], "sentence_lengths": []}], "Example 0 of the batch has nothing in"),
         (DataCollatorForDepth, [example_of([[5]] * 21)], "has 21 sentences, but the tokenizer has 20"),
-        (
-            DataCollatorForT5SpanCorruption,
-            [{"input_ids": [5, 6]}, {"input_ids": [5]}],
-            "Example 1 .* has a single token",
-        ),
+        (DataCollatorForT5SpanCorruption, [{"input_ids": [5, 6]}, {"input_ids": [5]}], "Example 1 .* a single token"),
     )
     def test_wrong_examples_are_named(self, collator, examples, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -275,21 +225,6 @@ class ErrorTest(parameterized.TestCase):
         tokenizer.pad_token = None
         with self.assertRaisesRegex(ValueError, "no `pad_token`"):
             DataCollatorForT5SpanCorruption(tokenizer)
-
-    @parameterized.parameters(
-        ({"text": "It rained.", "id": 7}, r"no column `input_ids`, only \['id', 'text'\]"),
-        ("It rained.", "no column `input_ids`, but is of type `str`"),
-    )
-    def test_raw_text_is_refused_with_the_step_that_prepares_it(self, example, message):
-        wanted = (
-            (DataCollatorForT5SpanCorruption, "SpanCorruptionObjective", "SpanCorruptionPreprocessor"),
-            (DataCollatorForDepth, "DepthObjective", "DepthPreprocessor"),
-        )
-        for collator, objective, preprocessor in wanted:
-            examples = [example_of([[5, 6]]), example]
-            step = f"Example 1 .*{message}.*`{objective}\\(...\\).prepare\\(documents\\)`.*{preprocessor}`"
-            with self.assertRaisesRegex(ValueError, step):
-                collator(TOKENIZER)(examples)
 
     @parameterized.parameters(PAD, EOS, SENTINELS[-1], SENTENCE_TOKENS[0], EOSEN, len(TOKENIZER), -1)
     def test_ids_that_are_no_tokens_of_a_text_are_named(self, wrong):
@@ -310,23 +245,20 @@ class ErrorTest(parameterized.TestCase):
     @parameterized.parameters(("max_source_length", 40), ("max_target_length", 20))
     def test_nothing_is_truncated(self, name, limit):
         examples = [example_of([[5] * 10]), example_of([[5] * 60]), example_of([[5] * 20])]
+        message = f"Example 1 .* 60 tokens, .* after corruption, but `{name}` is {limit}"
         for collator in (DataCollatorForT5SpanCorruption(TOKENIZER, 0.3), DataCollatorForDepth(TOKENIZER)):
-            collator = replace(collator, **{name: limit})
-            with self.assertRaisesRegex(
-                ValueError, f"Example 1 .* 60 tokens, .* after corruption, but `{name}` is {limit}"
-            ):
-                collator(examples)
+            with self.assertRaisesRegex(ValueError, message):
+                replace(collator, **{name: limit})(examples)
 
     @parameterized.parameters(
-        (None, "`OwnCollator._corrupt` must return inputs and targets, each as a pair"),
         ([2, 2, 1], "`OwnCollator._corrupt` must return inputs and targets, each as a pair"),
-        ([2, 3], "`OwnCollator._corrupt` gives example 1 .* 3 tokens in its targets, but `max_target_length` is 2"),
+        ([2, 3], "Example 1 .* was corrupted to 3 ids, but `max_target_length` is 2"),
     )
     def test_noise_of_ones_own_that_does_not_fit_is_an_error(self, lengths, message):
         class OwnCollator(DataCollatorForT5SpanCorruption):
             def _corrupt(self, examples, token_ids, lengths_, random):
                 ids = np.array([5, EOS, 5, 6, EOS])
-                return None if lengths is None else ((ids, np.array([2, 3])), (ids, np.array(lengths)))
+                return (ids, np.array([2, 3])), (ids, np.array(lengths))
 
         with self.assertRaisesRegex(ValueError, message):
             OwnCollator(TOKENIZER, max_target_length=2)([{"input_ids": [5, 6, 7]}] * 2)

@@ -14,7 +14,7 @@ from hf_depth.data.denoisers import (
     most_spans,
     parse_denoisers,
 )
-from hf_depth.data.example_random import ExampleRandom, example_keys
+from hf_depth.data.noise import ExampleRandom, example_keys
 from hf_depth.data.noise_lengths import largest_raw_length
 from rebuild import rebuild_t5
 

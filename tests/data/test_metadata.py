@@ -168,7 +168,6 @@ class PreparationTest(CorpusTestCase):
             objective.prepare_splits(corpus)
 
     @parameterized.parameters(
-        ({"metadata_columns": ["a", "a"]}, "names a column twice: a, a"),
         ({"max_metadata_length": 3}, "`max_metadata_length` must be above 3, the tokens of ' |||', got 3"),
         ({"max_metadata_length": 49}, "`max_metadata_length` must be between 1 and half of `max_source_length`=96"),
         ({"metadata_probability": 1.5}, "`metadata_probability` must be between 0 and 1, got 1.5"),
@@ -263,7 +262,6 @@ class CollatorTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"metadata_ids": [9, TOKENIZER.eos_token_id, 9]}, "in `metadata_ids`, which is no token of a text"),
         ({"metadata_ids": [9] * 90}, "tokens of metadata and input together, but `max_source_length` is 96"),
-        ({}, "Example 1 of the batch has no column `metadata_ids`"),
     )
     def test_wrong_examples_are_named(self, example, message):
         examples = [

@@ -3,9 +3,8 @@
 import numpy as np
 from absl.testing import parameterized
 
-from hf_depth.data.example_random import Draw, ExampleRandom, example_keys
+from hf_depth.data.noise import Draw, ExampleRandom, example_keys, random_spans
 from hf_depth.data.noise_lengths import t5_input_and_target_lengths, t5_raw_length
-from hf_depth.data.noise_spans import random_spans
 
 
 class LengthsTest(parameterized.TestCase):

@@ -126,13 +126,13 @@ class SettingsTest(parameterized.TestCase):
         (
             SpanCorruptionObjective,
             {"packed_source_length": 100},
-            "`packed_source_length` is the length of packed rows: it needs `packing`",
+            "`packed_source_length` has no effect: it needs `packing`",
         ),
         (SpanCorruptionObjective, {"packing": True, "packed_target_length": 10}, "`packed_target_length` 10 is below"),
         (
             SpanCorruptionObjective,
             {"packing": True, "pack_examples": True},
-            "`pack_examples` joins documents .* choose",
+            "`pack_examples` joins documents, .*`packing`",
         ),
         (DepthPrefixLMObjective, {"packing": True}, "not for the objective 'prefix_lm' of a depth model"),
     )
@@ -188,7 +188,5 @@ class CollatorTest(parameterized.TestCase):
             wrong = {**rows[1], name + PER_EXAMPLE: rows[1][name + PER_EXAMPLE][1:]}
             with self.assertRaisesRegex(ValueError, f"Row 1 of the batch has .* items in `{name}`, but"):
                 collator([rows[0], wrong])
-        with self.assertRaisesRegex(
-            ValueError, r"The examples of row \d+ .* source tokens together, but `packed_sour"
-        ):
+        with self.assertRaisesRegex(ValueError, r"The examples of row \d+ .* tokens together, but `packed_sour"):
             packed(DepthObjective, {"packed_source_length": 100}).collator()(rows)

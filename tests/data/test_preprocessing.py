@@ -194,7 +194,7 @@ class PrepareDatasetTest(parameterized.TestCase):
     def test_documents_without_an_example_are_dropped_and_counted(self):
         with self.assertLogs("hf_depth.data.preprocessing") as logs:
             prepared = prepare_dataset(self.dataset(), depth_preprocessor())
-        self.assertIn("Dropped 2 of 21 documents", logs.output[0])
+        self.assertIn("Left out 2 of 21 documents: too little text", logs.output[0])
         self.assertTrue(all(len(ids) for ids in prepared["input_ids"]))
 
     def test_a_later_process_finds_the_examples_in_the_cache(self):
@@ -228,10 +228,9 @@ class PrepareDatasetTest(parameterized.TestCase):
     @parameterized.parameters(
         (lambda: SpanCorruptionPreprocessor(TOKENIZER, 2), "`raw_length` must be at least 3, got 2"),
         (lambda: depth_preprocessor(max_source_length=4), "No sentence fits into `max_source_length`=4"),
-        (lambda: DepthPreprocessor(TOKENIZER, 64, 64, 1.0, 3.0), "`mlm_probability` must be between 0.001 and 0.999"),
         (lambda: depth_preprocessor(language="xx"), "no sentence rules for the language 'xx'"),
         (lambda: prepared([]), "no documents"),
-        (lambda: prepared(["", " "]), "None of the 2 documents holds enough text"),
+        (lambda: prepared(["", " "]), "None of the 2 documents is left: too little text"),
         (lambda: prepared(SENTENCES[:1], min_sentences=2), "min_sentences.*max_source_length"),
         (lambda: prepared([1, 2]), r"column 'text' must hold text, but its row 0 holds 1 \(int\)"),
     )

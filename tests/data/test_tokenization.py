@@ -46,7 +46,6 @@ class SentenceTokensTest(parameterized.TestCase):
         self.assertEqual(sentinel_token_ids(tokenizer).dtype, np.int64)
 
     @parameterized.parameters(
-        (lambda: add_sentence_tokens(tiny_tokenizer(), 0), "`num_sentence_tokens` must be at least 1, got 0"),
         (lambda: add_sentence_tokens(tiny_tokenizer(True), 21), "already has 20 sentence tokens, 21 were requested"),
         (lambda: sentence_token_ids(tiny_tokenizer()), "call `add_sentence_tokens\\(tokenizer\\)` first"),
         (lambda: eosen_token_id(tiny_tokenizer()), "call `add_sentence_tokens\\(tokenizer\\)` first"),
@@ -75,17 +74,12 @@ class CheckSentenceTokensTest(parameterized.TestCase):
         for tokenizer in (TOKENIZER, tiny_tokenizer()):
             check_sentence_tokens(T5ForConditionalGeneration(T5Config(**TINY, vocab_size=len(TOKENIZER))), tokenizer)
 
-    @parameterized.parameters(
-        ("model", "eosen_token_id"),
-        ("model.encoder", "num_sentence_tokens"),
-        ("model.decoder", "first_sentence_token_id"),
-    )
-    def test_another_id_in_any_configuration_is_refused_with_the_line_to_paste(self, part, name):
+    @parameterized.parameters("eosen_token_id", "num_sentence_tokens", "first_sentence_token_id")
+    def test_another_id_is_refused_with_the_line_to_paste(self, name):
         model = tiny_depth_model()
-        config = {"model": model, "model.encoder": model.encoder, "model.decoder": model.decoder}[part].config
-        value = getattr(config, name)
-        setattr(config, name, 7)
-        message = f"`{part}.config.{name}` is 7, but the tokenizer has {value}"
+        value = getattr(model.config, name)
+        setattr(model.config, name, 7)
+        message = f"`model.config.{name}` is 7, but the tokenizer has {value}"
         with self.assertRaisesRegex(ValueError, re.escape(message)) as raised:
             check_sentence_tokens(model, TOKENIZER)
         self.assertIn('`model = load_model(model.config, tokenizer, model_type="depth")`', str(raised.exception))
@@ -95,9 +89,7 @@ class CheckSentenceTokensTest(parameterized.TestCase):
             check_sentence_tokens(model, TOKENIZER)
 
     def test_a_depth_model_needs_a_tokenizer_with_sentence_tokens(self):
-        with self.assertRaisesRegex(
-            ValueError, r"has no `<sent_0>`.*`add_sentence_tokens\(tokenizer\)`.*load_model\("
-        ):
+        with self.assertRaisesRegex(ValueError, r"no token `<sent_0>`: call `add_sentence_tokens\(tokenizer\)`"):
             check_sentence_tokens(tiny_depth_model(), tiny_tokenizer())
 
     def test_each_token_needs_a_row_of_the_embeddings(self):

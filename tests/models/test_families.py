@@ -222,7 +222,7 @@ class FamilyTest(parameterized.TestCase):
                 args=args,
                 train_dataset=data,
                 eval_dataset=data.select(range(2)),
-                data_collator=objective.collator(model=model),
+                data_collator=objective.collator(),
                 processing_class=TOKENIZER,
             )
             trainer.train()

@@ -1,13 +1,181 @@
-"""Which tokens are masked: random spans of tokens, or of whole units such as words and collocations."""
+"""
+What noise is made of: ragged batches, random numbers of examples, and which tokens are masked.
+
+A ragged batch is a pair `(values, lengths)` of int64: sequences of different lengths one after the other, of shape
+`(lengths.sum(),)`, and how long each is, of shape `(batch_size,)`.
+
+[`ExampleRandom`] draws for every example from a key of its own, a hash of its tokens. So what happens to an example
+depends neither on the rest of its batch nor on the worker, and is the same on every machine.
+"""
+
+from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 
-from .example_random import Draw, ExampleRandom
-from .ragged import run_positions, run_starts
+# The values of all sequences one after the other, and the length of each sequence.
+Ragged = tuple[np.ndarray, np.ndarray]
+
+# SplitMix64: the step of its counter, and its output function (variant 13 of Stafford).
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+# Any odd number other than the step keeps the streams of one example apart. This one is the factor of Knuth's MMIX
+# generator (TAOCP 2, 3.3.4); it is also the base of the polynomials in `example_keys`.
+_KNUTH = 6364136223846793005
 
 _LARGEST_DRAW = np.uint32(2**32 - 1)
 # The length of a unit within its key, see `_unit_keys`.
 _SIZE_SHIFT, _LARGEST_SIZE = np.uint64(24), np.uint64(255)
+
+
+# ---- Ragged batches -------------------------------------------------------------------------------------------------
+
+
+def run_starts(lengths: np.ndarray) -> np.ndarray:
+    """
+    Place of the first element of every run, for runs of these lengths one after the other: int64, `(num_runs,)`.
+
+    >>> run_starts(np.array([2, 3])).tolist()
+    [0, 2]
+    """
+    return np.cumsum(lengths) - lengths
+
+
+def run_positions(lengths: np.ndarray) -> np.ndarray:
+    """
+    Place of every element within its run, for runs of these lengths: int64, `(lengths.sum(),)`.
+
+    >>> run_positions(np.array([2, 3])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    return np.arange(lengths.sum()) - np.repeat(run_starts(lengths), lengths)
+
+
+def copy_runs(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """
+    `values[start : start + length]` of all runs, one after the other. No run is empty. It may reach beyond `values` on
+    either side, for places that the caller fills.
+
+    >>> copy_runs(np.array([10, 11, 12, 13]), starts=np.array([2, 0]), lengths=np.array([2, 3])).tolist()
+    [12, 13, 10, 11, 12]
+    """
+    if len(values) == 0:
+        return np.empty(lengths.sum(), values.dtype)
+    # The places to copy from are the running sum of steps: a jump to the start of a run, then ones. For short runs
+    # this is faster than `np.repeat`, in which a processor cannot predict where a run ends.
+    begins = run_starts(lengths)
+    steps = np.ones(lengths.sum(), np.int64)
+    steps[begins[:1]] = starts[:1]
+    steps[begins[1:]] = starts[1:] - (starts + lengths)[:-1] + 1
+    places = np.cumsum(steps, out=steps)
+    return values.take(places, mode="clip")
+
+
+# ---- Random numbers -------------------------------------------------------------------------------------------------
+
+
+class Draw(IntEnum):
+    """What random bits are for: each has its stream, so no draw shifts another. From 1000 on, numbers are a user's."""
+
+    KEPT_SPANS = 1
+    NOISE_SPANS = 2
+    SENTINELS = 3
+    SENTENCE_TOKENS = 4
+    IS_SHUFFLED = 5
+    SENTENCE_ORDER = 6
+    PREFIX = 7
+    NOISE_ORDER = 8
+    METADATA = 16
+    DENOISER = 21
+    SUFFIX = 22
+    UNIT_STARTS = 23
+    UNIT_SPEEDS = 24
+    UNIT_ORDER = 25
+    LAST_UNIT = 26
+    FIRST_UNIT = 27
+
+
+class ExampleRandom:
+    """
+    Counter-based random numbers: the i-th number of an example is a hash of its key, the purpose and i.
+
+    Args:
+        keys (`np.ndarray` of shape `(batch_size,)`, uint64): from [`example_keys`].
+
+    Source: SplitMix64 of Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators", with one
+    stream per key and purpose.
+    """
+
+    def __init__(self, keys: np.ndarray):
+        self.keys = keys
+
+    def bits(self, purpose: Draw | int, width: int) -> np.ndarray:
+        """Random bits: uint32, shape `(batch_size, width)`. A larger `width` adds columns and changes none."""
+        streams = _mix(self.keys + np.uint64(purpose * _KNUTH % 2**64))  # (batch_size,)
+        steps = np.arange(1, (width + 1) // 2 + 1, dtype=np.uint64) * _GOLDEN_GAMMA  # ((width + 1) // 2,)
+        # Each number of 64 bits is two of 32 bits.
+        return _mix(streams[:, None] + steps).view(np.uint32)[:, :width]
+
+    def uniform(self, purpose: Draw | int) -> np.ndarray:
+        """Uniform random numbers: float64 in [0, 1), shape `(batch_size,)`."""
+        return self.bits(purpose, 1)[:, 0] * 2.0**-32
+
+    def permutations(self, purpose: Draw | int, size: int) -> np.ndarray:
+        """Random orders of the numbers below `size`: uint32, shape `(batch_size, size)`."""
+        # Sorting (random high bits | number) is faster than argsort, and no two of the sorted numbers are equal.
+        low_bits = np.uint32(2 ** (size - 1).bit_length() - 1)
+        numbers = np.arange(size, dtype=np.uint32)  # (size,)
+        return np.sort(self.bits(purpose, size) & ~low_bits | numbers, axis=1) & low_bits
+
+
+def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: int | np.ndarray) -> np.ndarray:
+    """
+    One key per example, a hash of seed, epoch and the example's own tokens.
+
+    Two examples with the same tokens get the same noise within an epoch.
+
+    Args:
+        token_ids, lengths: a ragged batch of the tokens of examples, none of them empty.
+        seed (`int`): the seed of the run.
+        epoch (`int` or `np.ndarray` of shape `(batch_size,)`, int64): how often the data set has been read before.
+
+    Returns:
+        `np.ndarray` of shape `(batch_size,)`, uint64.
+
+    Source: polynomial hashing (Carter and Wegman, 1979), modulo 2^64 and scrambled.
+    """
+    # The sum of token * base^place runs over places in the batch. Dividing by base^(first place of the example), which
+    # an odd base allows modulo 2^64, turns them into places in the example.
+    # Rounded up to powers of two, there are few different tables to keep.
+    powers, inverse_powers = _powers(2 ** len(token_ids).bit_length())  # (>= len(token_ids),) each
+    starts = run_starts(lengths)  # (batch_size,)
+    sums = np.add.reduceat(token_ids.view(np.uint64) * powers[: len(token_ids)], starts) * inverse_powers[starts]
+    epochs = np.atleast_1d(np.asarray(epoch, dtype=np.int64)).view(np.uint64)  # (1,) or (batch_size,)
+    run = _mix(np.array([seed % 2**64], np.uint64)) + epochs * _GOLDEN_GAMMA  # likewise
+    return _mix(_mix(sums + lengths.astype(np.uint64) * _GOLDEN_GAMMA) ^ _mix(run))
+
+
+def _mix(numbers):
+    """The output function of SplitMix64, in place: every bit of the uint64 numbers changes about half of the bits."""
+    numbers ^= numbers >> _SHIFT_1
+    numbers *= _MIX_1
+    numbers ^= numbers >> _SHIFT_2
+    numbers *= _MIX_2
+    numbers ^= numbers >> _SHIFT_3
+    return numbers
+
+
+@lru_cache(maxsize=4)
+def _powers(size):
+    """The first `size` powers of `_KNUTH` and of its inverse modulo 2^64: uint64, shape `(2, size)`."""
+    bases = np.array([[_KNUTH], [pow(_KNUTH, -1, 2**64)]], np.uint64)  # (2, 1)
+    powers = np.multiply.accumulate(np.repeat(bases, size, axis=1), axis=1)  # (2, size)
+    powers.flags.writeable = False
+    return powers
+
+
+# ---- Spans ----------------------------------------------------------------------------------------------------------
 
 
 def random_spans(
@@ -15,17 +183,15 @@ def random_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """
     Choose which tokens are masked: kept and masked spans alternate in every example, beginning with a kept one. All
-    ways to do so with the given numbers are equally likely.
+    ways to do so are equally likely.
 
     Args:
-        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example.
-        num_noise (`np.ndarray` of shape `(batch_size,)`, int64): masked tokens per example.
-        num_spans (`np.ndarray` of shape `(batch_size,)`, int64): masked spans per example, at least 1.
+        lengths, num_noise, num_spans (`np.ndarray` of shape `(batch_size,)`, int64): tokens, masked tokens and masked
+            spans of each example; at least one span.
         random ([`ExampleRandom`]): of these examples.
 
     Returns:
-        Two `np.ndarray` of shape `(num_spans.sum(),)`, int64: the length of each kept span, and of the masked span
-        after it.
+        The length of each kept span, and of the masked span after it: `(num_spans.sum(),)`, int64, each.
 
     Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code.
     """
@@ -51,16 +217,15 @@ def unit_spans(
     are enough units, and never more. With as many spans as tokens to mask, units are drawn one by one.
 
     Args:
-        unit_lengths (`np.ndarray` of shape `(num_units.sum(),)`, int64): tokens per unit, at least 1.
-        num_units (`np.ndarray` of shape `(batch_size,)`, int64): units per example, at least 1.
+        unit_lengths, num_units (`np.ndarray`, int64): tokens per unit, and units per example.
         num_noise (`np.ndarray` of shape `(batch_size,)`, int64): tokens to mask, fewer than the example has. At least
             one unit is masked if it is above 0, and one is kept if there are two.
         num_spans (`np.ndarray` of shape `(batch_size,)`, int64): the most masked spans per example, at least 1.
         random ([`ExampleRandom`]): of these examples.
 
     Returns:
-        Three `np.ndarray` of int64. Two counts for each piece, which is some kept tokens followed by a masked span,
-        either of them possibly none, of shape `(num_pieces.sum(),)`; and `num_pieces` of shape `(batch_size,)`.
+        Kept and masked tokens of each piece, `(num_pieces.sum(),)`, either of them possibly none; and `num_pieces`,
+        `(batch_size,)`. All are int64.
     """
     batch, width = np.arange(len(num_units)), int(num_units.max())
     is_unit = np.arange(width) < num_units[:, None]  # (batch_size, width)
