@@ -51,17 +51,13 @@ def mask_spans(
     T5 span corruption: in the input a sentinel replaces every masked span, the target lists sentinels and spans. The
     sentinels are used in their order in every example.
 
+    `num_noise` and `num_spans` of shape `(batch_size,)` are masked tokens and spans of each example, such as
+    [`noise_counts`]. Raises `ValueError` if an example has more spans than there are sentinels.
+
     An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
     the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the numbers
     of masked tokens and of spans, and both lengths, are those of any other example. A single span is the end of the
     text, as in prefix language modelling, and `</s>` stands in the target where it stands in the text.
-
-    Args:
-        num_noise, num_spans (`np.ndarray` of shape `(batch_size,)`, int64): masked tokens and spans of each example,
-            such as [`noise_counts`].
-
-    Raises:
-        `ValueError`: if an example has more spans than there are sentinels.
     """
     _check_enough_sentinels(num_spans, special_ids)
     # Before a single span there would be the `</s>` of all documents that it holds, and these would be one text.
@@ -90,14 +86,8 @@ def mask_units(
     random: ExampleRandom,
 ) -> tuple[Ragged, Ragged]:
     """
-    [`mask_spans`] that masks whole units, see [`unit_spans`].
-
-    Args:
-        units (`Ragged`): tokens per unit, and units per example.
-        num_noise, num_spans: the most spans, and about as many masked tokens.
-
-    Raises:
-        `ValueError`: if an example can have more spans than there are sentinels.
+    [`mask_spans`] that masks whole units, see [`unit_spans`]: at most `num_spans` spans, and about `num_noise` tokens.
+    `units` are the tokens per unit, and the units per example.
     """
     _check_enough_sentinels(num_spans, special_ids)
     kept, noise, num_pieces = unit_spans(*units, num_noise, num_spans, random)
@@ -138,14 +128,9 @@ def split_depth_prefix(
     input has the sentences before, in some examples in a random order. The target names them in their true order, each
     by its sentence token and `<eosen>`, and then goes on with the sentences that follow, as a whole.
 
-    So the target has the form of that of [`corrupt_depth`]: nothing of the first sentences is masked, and all of the
-    others is. The order of what the model reads is to be found before the text is continued. Inputs use a random draw
-    of sentence tokens, without replacement. The sentences that follow have those that the input has not, in the order
-    of their ids: a model can know which comes next, whereas from randomly drawn ones nothing can be learnt.
-
-    Args:
-        num_sentences: at least 2.
-        shuffling_probability (`float`): share of the examples whose inputs are shuffled.
+    Inputs use a random draw of sentence tokens, without replacement. The sentences that follow have those that the
+    input has not, in the order of their ids: a model can know which comes next, whereas from randomly drawn ones
+    nothing can be learnt. All examples have at least two sentences.
     """
     num_given = 1 + (random.uniform(Draw.PREFIX) * (num_sentences - 1)).astype(np.int64)  # (batch_size,)
     columns = np.arange(len(special_ids.sentences))
@@ -183,13 +168,8 @@ def corrupt_depth(
     DEPTH corruption: spans of tokens are masked, and some inputs have their sentences in a random order.
 
     A shuffled example differs from the same example left in order only in the order of the sentences in its input.
-    Every example uses a random draw of sentinels and of sentence tokens, without replacement.
-
-    Args:
-        noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
-        shuffling_probability (`float`): share of the examples to shuffle.
-        unit_lengths (`np.ndarray` of shape `(num_units,)`, int64, *optional*): tokens per unit of all examples, for
-            [`unit_spans`]. No unit reaches beyond the end of a sentence.
+    Every example uses a random draw of sentinels and of sentence tokens, without replacement. `unit_lengths` of shape
+    `(num_units,)` are tokens per unit of all examples, for [`unit_spans`]; no unit leaves its sentence.
 
     Raises:
         `ValueError`: if an example can have more spans than there are sentinels. The worst draw counts, so that an

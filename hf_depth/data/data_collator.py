@@ -494,8 +494,14 @@ def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
     if lengths.min() == 0 and column != METADATA_IDS:
         index = int(lengths.argmin())
         raise UserError(f"Example {index} of the batch has nothing in `{column}`. Leave empty examples out.")
+    total = sum(map(len, sequences))
+    if lengths.sum() != total:  # of packed rows
+        raise UserError(
+            f"The rows of the batch have {total} items in `{column}`, but their examples have {lengths.sum()}. Change "
+            "these columns together."
+        )
     if isinstance(sequences[0], list):
-        return np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum()), lengths
+        return np.fromiter(chain.from_iterable(sequences), np.int64, total), lengths
     return np.concatenate(sequences).astype(np.int64, copy=False), lengths
 
 

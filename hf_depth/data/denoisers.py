@@ -106,13 +106,8 @@ UL2_DENOISERS = (
 
 def parse_denoisers(values: Iterable[Denoiser | Mapping[str, Any] | str]) -> tuple[Denoiser, ...]:
     """
-    The denoisers of a mixture, from flags or a YAML file.
-
-    Args:
-        values: each a [`Denoiser`], a mapping of its arguments, or such a mapping as YAML or JSON text.
-
-    Raises:
-        `ValueError`: if one of them is none, if there is none at all, or if no weight is above 0.
+    The denoisers of a mixture, each of them given as a [`Denoiser`], a mapping of its arguments, or such a mapping as
+    YAML or JSON text. Raises `ValueError` if one of them is none, or if no weight is above 0.
 
     >>> parse_denoisers(["{density: 0.15, mean_length: 3, mode: '[R]'}", {"density": 0.25}])[0].mean_length
     3
@@ -149,16 +144,11 @@ def denoiser_counts(
     lengths: np.ndarray, denoisers: Sequence[Denoiser], random: ExampleRandom
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
-    Draw a denoiser for every example, and with it how many tokens are masked, in how many spans.
-
-    Args:
-        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2.
-        denoisers (`Sequence[Denoiser]`): the mixture.
-        random ([`ExampleRandom`]): of these examples.
+    Draw a denoiser for every example, which has at least two tokens.
 
     Returns:
         Three `np.ndarray` of shape `(batch_size,)`, int64: the index of the denoiser, the number of masked tokens, and
-        that of masked spans. The noise of `corruption.random_spans` ends in a masked span: a single one is at the end.
+        that of masked spans. The noise of [`random_spans`] ends in a masked span: a single one is at the end.
     """
     ends = np.cumsum([denoiser.weight for denoiser in denoisers])  # (num_denoisers,)
     chosen = np.searchsorted(ends, random.uniform(Draw.DENOISER) * ends[-1], side="right")  # (batch_size,)
@@ -178,14 +168,8 @@ def denoiser_input_and_target_lengths(
     num_tokens: Count, denoisers: Sequence[Denoiser], mode_tokens: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    The largest lengths that an example can have after corruption by any denoiser of a mixture that can be drawn,
-    special tokens included.
-
-    Args:
-        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 2.
-
-    Returns:
-        Two arrays of the shape of `num_tokens`, int64: input length, target length.
+    The largest lengths of input and target of an example of so many tokens after corruption by any denoiser of a
+    mixture that can be drawn, special tokens included.
 
     >>> [int(length) for length in denoiser_input_and_target_lengths(510, UL2_DENOISERS)]
     [512, 341]

@@ -7,7 +7,6 @@ The text is `url: https://example.org/a | title: A day in May |||`, as that of B
 """
 
 import contextlib
-import functools
 import logging
 import math
 import re
@@ -105,10 +104,7 @@ def check_metadata_columns(
     documents: Dataset | IterableDataset, columns: Sequence[str], text_column: str = "text"
 ) -> None:
     """
-    Check that documents have the columns of their metadata; of a stream without types, the first ones are read.
-
-    Raises:
-        `ValueError`: naming the one that is missing, and those that there are, or if the text itself is one of them.
+    Raise `ValueError` if documents lack a column of metadata; of a stream without types, the first ones are read.
 
     >>> check_metadata_columns(Dataset.from_dict({"text": ["It rains."], "title": ["Rain"]}), ["name"])
     Traceback (most recent call last):
@@ -143,12 +139,7 @@ def column_values(batch: Mapping[str, Sequence[Any]], columns: Sequence[str]) ->
 
 
 def has_metadata(examples: Any) -> bool:
-    """
-    Whether prepared examples have metadata.
-
-    >>> has_metadata([{"input_ids": [5, 6], "metadata_ids": [7]}]), has_metadata([{"input_ids": [5, 6]}])
-    (True, False)
-    """
+    """Whether prepared examples have metadata."""
     if isinstance(examples, Dataset):
         return METADATA_IDS in examples.column_names
     first = next(iter(examples or ()), None)
@@ -158,9 +149,8 @@ def has_metadata(examples: Any) -> bool:
 @dataclass
 class MetadataEncoder:
     """
-    Makes the metadata columns of examples, for a preprocessor of documents.
-
-    What is longer than `max_length` loses tokens before its end mark; how many is counted, and told once.
+    Makes the metadata columns of examples, for a preprocessor of documents. What is longer than `max_length` loses
+    tokens before its end mark; how many is counted, and told once.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
@@ -206,8 +196,8 @@ class MetadataEncoder:
             num_examples (`Sequence[int]`): how many examples each document gives. All of them have its metadata.
 
         Returns:
-            `dict[str, list]`: `metadata_ids` (int32 arrays of shape `(length,)`, of length 0 where there are no
-            metadata) and `num_cut_metadata_tokens`, an item of each for each example.
+            `dict[str, list]`: `metadata_ids` (int32 arrays of shape `(length,)`) and `num_cut_metadata_tokens`, an
+            item of each for each example.
         """
         values = [batch.get(column, repeat(None, len(num_examples))) for column in self.columns]
         prefixes = [metadata_prefix(dict(zip(self.columns, row, strict=True))) for row in zip(*values, strict=True)]
@@ -216,32 +206,19 @@ class MetadataEncoder:
             num_cut = max(0, len(ids) - self.max_length)
             if num_cut:
                 ids = ids[: self.max_length - len(self.end_ids)] + self.end_ids
-                _warn_of_cut(self.max_length)
+                logger.warning_once(
+                    f"Metadata of more than {self.max_length} tokens are cut (`max_metadata_length`). Raise it, or "
+                    "name the columns that matter most first in `metadata_columns`."
+                )
             columns[METADATA_IDS] += [np.array(ids, dtype=np.int32)] * number
             columns[NUM_CUT] += [num_cut] * number
         return columns
 
 
-@functools.cache  # told once, not for each document
-def _warn_of_cut(max_length: int) -> None:
-    logger.warning(
-        f"Metadata of more than {max_length} tokens are cut (`max_metadata_length`). Raise it, or name the columns "
-        "that matter most first in `metadata_columns`."
-    )
-
-
 def prepend_metadata(inputs: Ragged, metadata: Ragged, probability: float, random: ExampleRandom) -> Ragged:
     """
-    Put metadata before the inputs of some examples.
-
-    Args:
-        inputs, metadata (`tuple`): ragged batches `(values, lengths)`, int64, of shapes `(lengths.sum(),)` and
-            `(batch_size,)`; metadata may have the length 0.
-        probability (`float`): with which an example has its metadata.
-        random ([`ExampleRandom`]): of these examples.
-
-    Returns:
-        The inputs, as a ragged batch.
+    Put metadata before the inputs of some examples, with this probability. Both are ragged batches; metadata may have
+    the length 0.
 
     >>> random = ExampleRandom(np.arange(2, dtype=np.uint64))
     >>> inputs, metadata = (np.array([5, 6, 7]), np.array([2, 1])), (np.array([8, 9, 9]), np.array([1, 2]))

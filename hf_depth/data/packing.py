@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from datasets import Features, List, Value
 
-from ..errors import UserError
 from .metadata import METADATA_IDS
 
 PER_EXAMPLE = "_per_example"
@@ -43,14 +42,14 @@ class PackedPreprocessor:
     As with `pack_examples`, the rows depend on `batch_size` and `num_proc` of the map.
 
     Args:
-        preprocessor (`Callable`): makes examples, such as [`DepthPreprocessor`].
+        preprocessor: makes examples, such as [`DepthPreprocessor`].
         length_bounds (`LengthBounds`): what [`Objective.length_bounds`] gives.
         max_source_length, max_target_length (`int`): most tokens of the sources and of the targets of a row.
         min_sentences (`int`, defaults to 1): examples with fewer sentences are not packed.
 
     >>> from hf_depth.data.noise_lengths import prefix_lengths
     >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> texts = ["The dog barked.", "The cat slept on the mat.", "It rained."]
     >>> tokenizer = train_tokenizer(texts, vocab_size=300, allow_fewer=True)
     >>> inner = SpanCorruptionPreprocessor(tokenizer, raw_length=32)
@@ -128,15 +127,13 @@ def pack(
     Put examples into rows: best fit decreasing, the longest example first, each into the row that it fills best.
 
     Args:
-        source_lengths, target_lengths (`np.ndarray` of shape `(num_examples,)`, int64): tokens of each example.
+        source_lengths, target_lengths (`np.ndarray` of shape `(num_examples,)`, int64): tokens of each example, none
+            of which exceeds a row.
         max_source_length, max_target_length (`int`): most tokens of the sources and of the targets of a row.
 
     Returns:
         `list[np.ndarray]`: the indices of the examples of each row, ascending, of shape `(examples_in_row,)`, int64;
         rows are in the order of their first examples.
-
-    Raises:
-        `ValueError`: if an example does not fit into a row by itself.
 
     Source: Johnson (1973), "Near-optimal bin packing algorithms", for one length.
 
@@ -145,12 +142,6 @@ def pack(
     """
     lengths = np.stack([source_lengths, target_lengths], axis=1).astype(np.int64)  # (num_examples, 2)
     limits = np.array([max_source_length, max_target_length])
-    if (lengths > limits).any():
-        index = int((lengths > limits).any(axis=1).argmax())
-        raise UserError(
-            f"Example {index} can have a source of {lengths[index, 0]} and a target of {lengths[index, 1]} tokens, "
-            f"but a row has {max_source_length} and {max_target_length}: raise these lengths."
-        )
     if lengths[:, 1].sum() * limits[0] > lengths[:, 0].sum() * limits[1]:  # the targets fill the rows first
         lengths, limits = lengths[:, ::-1], limits[::-1]
     order = np.lexsort((np.arange(len(lengths)), -lengths[:, 1], -lengths[:, 0]))
@@ -174,20 +165,11 @@ def examples_per_row(rows: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     """
     How many examples each row of a batch holds: int64, shape `(num_rows,)`; `None` if the rows are not packed.
 
-    Raises:
-        `ValueError`: if only some of the rows are packed.
-
     >>> examples_per_row([{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2]}]).tolist()
     [2]
     """
     name = "input_ids" + PER_EXAMPLE
-    is_packed = {name in row for row in rows}
-    if len(is_packed) > 1:
-        raise UserError(
-            f"Some rows of the batch hold several examples (`{name}`) and some do not. Prepare all of the data with "
-            "`packing`, or none."
-        )
-    return _lengths([row[name] for row in rows]) if is_packed == {True} else None
+    return _lengths([row[name] for row in rows]) if name in rows[0] else None
 
 
 def lengths_per_example(rows: Sequence[Mapping[str, Any]], column: str) -> np.ndarray:
@@ -195,24 +177,12 @@ def lengths_per_example(rows: Sequence[Mapping[str, Any]], column: str) -> np.nd
     How many items each example has in a column of lists, of packed rows one example after the other: int64, shape
     `(num_examples,)`.
 
-    Raises:
-        `ValueError`: if the lengths of examples do not add up to those of the rows.
-
     >>> lengths_per_example([{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2]}], "input_ids").tolist()
     [1, 2]
     """
-    totals = _lengths([row[column] for row in rows])  # (num_rows,)
-    if "input_ids" + PER_EXAMPLE not in rows[0]:
-        return totals
-    parts = [np.asarray(row[column + PER_EXAMPLE], dtype=np.int64) for row in rows]
-    for index, (row, lengths, total) in enumerate(zip(rows, parts, totals.tolist(), strict=True)):
-        if lengths.sum() != total or len(lengths) != len(row["input_ids" + PER_EXAMPLE]):
-            raise UserError(
-                f"Row {index} of the batch has {len(row['input_ids' + PER_EXAMPLE])} examples and {total} items in "
-                f"`{column}`, but `{column}{PER_EXAMPLE}` has {len(lengths)} numbers that add up to {lengths.sum()}. "
-                "Change these columns together."
-            )
-    return np.concatenate(parts)
+    if column + PER_EXAMPLE not in rows[0]:
+        return _lengths([row[column] for row in rows])
+    return np.concatenate([row[column + PER_EXAMPLE] for row in rows]).astype(np.int64, copy=False)
 
 
 def unpack_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -78,12 +78,7 @@ def read_pmi_vocabulary(path: str | os.PathLike) -> list[str]:
     """
     Read a vocabulary of collocations: a text file with one n-gram of words on each line, as [`write_pmi_vocabulary`]
     leaves it and as the authors of the paper publish theirs (`pmi-wiki-bc.txt`, https://github.com/AI21Labs/pmi-masking).
-
-    Args:
-        path: the file, in UTF-8.
-
-    Raises:
-        `ValueError`: if it cannot be read, or holds no n-gram of two words or more.
+    Raises `ValueError` if the file cannot be read, or holds no n-gram of two words or more.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -103,11 +98,11 @@ class UnitFinder:
     """
     Divides token ids into the units that PMI masking masks as a whole: collocations of a vocabulary, and other words.
 
-    A word is a run of tokens from one space or change between letters and punctuation to the next, so that no unit
-    begins or ends within a word; in scripts without spaces it is a token. Collocations are compared by the hashes of
-    their words, without regard to case. Long ones are preferred to shorter ones, and of the same length those further
-    to the left. A token such as `2018,` is the word `2018`, at which collocations end. A word of more than
-    `MAX_UNIT_LENGTH` (12) tokens is several units, and a collocation of more is none.
+    A word is a run of tokens from one space or change between letters and punctuation to the next; in scripts without
+    spaces it is a token. Collocations are compared by the hashes of their words, without regard to case. Long ones are
+    preferred to shorter ones, and of the same length those further to the left. A token such as `2018,` is the word
+    `2018`, at which collocations end. A word of more than `MAX_UNIT_LENGTH` (12) tokens is several units, and a
+    collocation of more is none.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with a SentencePiece vocabulary. Not kept.
@@ -152,14 +147,7 @@ class UnitFinder:
         }
 
     def __call__(self, token_ids: np.ndarray, lengths: np.ndarray) -> Ragged:
-        """
-        Args:
-            token_ids (`np.ndarray` of shape `(lengths.sum(),)`): tokens of all texts.
-            lengths (`np.ndarray` of shape `(num_texts,)`): tokens per text, possibly none.
-
-        Returns:
-            Tokens per unit, and units per text, both int64: of shapes `(num_units.sum(),)` and `(num_texts,)`.
-        """
+        """Tokens per unit, and units per text, of a ragged batch of texts, some of them possibly empty."""
         text_of_token = np.repeat(np.arange(len(lengths)), lengths)  # (lengths.sum(),)
         if not len(token_ids):
             return np.zeros(0, np.int64), np.zeros(len(lengths), np.int64)
@@ -175,10 +163,7 @@ class UnitFinder:
         return np.diff(starts, append=len(token_ids)), num_units
 
     def collocation_share(self, token_ids: np.ndarray, lengths: np.ndarray) -> tuple[float, int]:
-        """
-        How well the vocabulary fits texts, which are given as to `__call__`: the share of their words that are a part
-        of a collocation, and the number of their words.
-        """
+        """The share of the words of a ragged batch of texts that are a part of a collocation, and their number."""
         if not len(token_ids):
             return 0.0, 0
         text_of_token = np.repeat(np.arange(len(lengths)), lengths)
@@ -303,10 +288,6 @@ def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) ->
     lowered by one, and those without a count are dropped. So a count may be too low, but by no more than the number
     of these times, which is logged, and which is at most `total / max_counted`.
 
-    Args:
-        texts (`Iterable[str | None]`): any number of texts.
-        max_counted (`int`): most n-grams of each length to hold.
-
     Returns:
         Length in words -> count of each n-gram, a tuple of words; and length -> number of all n-grams.
 
@@ -343,10 +324,7 @@ def pmi(ngram: tuple[str, ...], counts: dict[int, Counter], totals: dict[int, in
     """
     The pointwise mutual information of an n-gram: the least, over all ways to cut it into two parts or more, of
     `log(p(ngram) / product of p(part))`. So an n-gram is not a collocation because a part of it is one.
-
-    Args:
-        ngram (`tuple[str, ...]`): two words or more.
-        counts, totals: from [`count_ngrams`]. A part that was dropped there counts as often as the n-gram.
+    A part that [`count_ngrams`] has dropped counts as often as the n-gram.
 
     Source: Levine et al. (2021), arXiv 2010.01825, equation 3.
     """
@@ -384,15 +362,12 @@ def build_pmi_vocabulary(
         `list[str]`: for each length, from two words to five, n-grams in the order of their PMI; words in lower case.
 
     Raises:
-        `ValueError`: if the corpus has none, or if a number is below 1.
+        `ValueError`: if the corpus has none.
 
     >>> texts = ["He saw New York. She saw it, too.", "In New York it rained.", "It rained on it."]
     >>> build_pmi_vocabulary(texts, size=4, min_count=2)
     ['new york', 'it rained']
     """
-    for name, value in (("size", size), ("min_count", min_count), ("max_counted", max_counted)):
-        if value < 1:
-            raise UserError(f"`{name}` must be at least 1, got {value}.")
     counts, totals = count_ngrams(texts, max_counted)
     vocabulary = list(chain.from_iterable(_best(length, counts, totals, size, min_count) for length in SHARES))
     if not vocabulary:
@@ -411,13 +386,7 @@ def _best(length: int, counts: dict[int, Counter], totals: dict[int, int], size:
 
 
 def write_pmi_vocabulary(vocabulary: Iterable[str], path: str | os.PathLike) -> None:
-    """
-    Write a vocabulary for [`read_pmi_vocabulary`]: one n-gram on each line. There is never a part of a file.
-
-    Args:
-        vocabulary (`Iterable[str]`): the n-grams.
-        path: the file, which is replaced if it exists.
-    """
+    """Write a vocabulary for [`read_pmi_vocabulary`]: one n-gram on each line. There is never a part of a file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, "".join(f"{ngram}\n" for ngram in vocabulary))

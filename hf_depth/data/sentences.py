@@ -96,12 +96,8 @@ class SentenceSplitter:
     Gives the sentences of a text in order, none of them empty, without the white space around them, and in scripts
     without spaces without the line breaks in them. No other character is lost. Made by [`get_sentence_splitter`].
 
-    Args:
-        language (`str`, defaults to `"en"`): ISO 639-1 code, or `"lines"`.
-
-    Attributes:
-        version (`str`): the library with the rules and its version, and that of our own rules. It makes part of the
-            fingerprint of what `datasets.map` prepares: after an upgrade text is split anew.
+    `version` names the library with the rules, its version, and that of our own rules. It makes part of the
+    fingerprint of what `datasets.map` prepares: after an upgrade text is split anew.
     """
 
     language: str = "en"
@@ -116,13 +112,7 @@ class SentenceSplitter:
         object.__setattr__(self, "version", f"{library} {_version(library)}, line rules {LINE_RULES_VERSION}{parts}")
 
     def __call__(self, text: str) -> list[str]:
-        """
-        Args:
-            text (`str`): a document.
-
-        Returns:
-            `list[str]`: its sentences.
-        """
+        """The sentences of a document."""
         if self.language == LINES:
             return [line.strip() for line in text.split("\n") if line.strip()]
         layout = iter_blocks(without_wraps(text), paragraph_breaks=True, line_breaks=True)
@@ -156,7 +146,7 @@ class SentenceSplitter:
                 raise
             raise UserError(
                 f"sentencex cannot split the {self.language!r} text {paragraph!r:.200}: {error}. Remove what is "
-                "unusual in it, and report it to https://github.com/wikimedia/sentencex."
+                "unusual in it."
             ) from None
         ends = accumulate(map(len, segments))
         return [paragraph[end - len(segment) : end] for segment, end in zip(segments, ends, strict=True)]
@@ -173,9 +163,6 @@ def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
 
     Args:
         language (`str`, defaults to `"en"`): ISO 639-1 code, such as `"en"` or `"de"`, or `"lines"`.
-
-    Returns:
-        `SentenceSplitter`: a function that takes a text and returns the list of its sentences.
 
     Raises:
         `ValueError`: if there are no rules for the language.

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import logging
 import math
 from itertools import islice
 
@@ -12,7 +13,6 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
-from hf_depth.data import metadata
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from hf_depth.data.metadata import MetadataEncoder, metadata_prefix
 from hf_depth.data.objectives import (
@@ -88,7 +88,7 @@ class PrefixTest(parameterized.TestCase):
 class EncoderTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        metadata._warn_of_cut.cache_clear()
+        logging.Logger.warning_once.cache_clear()
 
     def encode(self, values, max_length=64):
         columns = MetadataEncoder(TOKENIZER, ["meta"], max_length)({"meta": [values]}, [1])

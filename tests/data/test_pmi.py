@@ -168,14 +168,9 @@ class VocabularyTest(CorpusTestCase):
         self.assertIn("new york city", vocabulary)
         self.assertIn("New York City", units(["So New York City is it."], vocabulary)[0])
 
-    @parameterized.parameters(
-        ({"size": 0}, "must be at least 1, got"),
-        ({"max_counted": -1}, "must be at least 1, got"),
-        ({}, "No n-gram .* 10 times in 3 words"),
-    )
-    def test_no_vocabulary_can_be_built(self, arguments, message):
-        with self.assertRaisesRegex(ValueError, message):
-            build_pmi_vocabulary(["a b c"], **arguments)
+    def test_no_vocabulary_can_be_built(self):
+        with self.assertRaisesRegex(ValueError, "No n-gram .* 10 times in 3 words"):
+            build_pmi_vocabulary(["a b c"])
 
     @parameterized.parameters(
         ("nowhere.txt", None, "cannot be read: No such file"),
