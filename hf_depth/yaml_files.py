@@ -2,8 +2,6 @@
 
 import yaml
 
-from .suggestions import quotes_advice
-
 
 class UniqueKeyLoader(yaml.SafeLoader):
     """
@@ -35,4 +33,5 @@ def yaml_problem(error: yaml.YAMLError) -> str:
     """
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
-    return f"{f', line {mark.line + 1}' if mark else ''}: {problem}{quotes_advice(problem)}."
+    advice = ": put quotes round a text with a colon" if "mapping values are not allowed" in problem else ""
+    return f"{f', line {mark.line + 1}' if mark else ''}: {problem}{advice}."

@@ -55,8 +55,8 @@ class RangeTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (-1, "`--seed` must be at least 0, got -1"),
-        (math.nan, "`--seed` must be at least 0 and finite, got nan"),
-        ("3", "`--seed` must be at least 0, a number, got '3'"),
+        (math.nan, "`--seed` must be at least 0, a finite number, got nan"),
+        ("3", "`--seed` must be at least 0, a finite number, got '3'"),
     )
     def test_the_message_names_flag_range_and_value(self, value, message):
         with self.assertRaisesRegex(ValueError, message):
