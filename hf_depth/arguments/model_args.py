@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.hf_argparser import HfArg
 
+from ..credentials import is_hub_name
 from ..errors import UserError
 from ..ranges import Range, check_ranges
-from ..suggestions import suggestion
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
     from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
@@ -81,46 +81,33 @@ class ModelArguments:
     num_decoder_layers: int | None = HfArg(default=None, help="Number of decoder layers (default: as the encoder).")
     num_heads: int | None = HfArg(default=None, help="Number of attention heads (default 6).")
     dropout_rate: float | None = HfArg(default=None, help="Default: 0.0 from scratch, the checkpoint's otherwise.")
-    feed_forward_proj: str | None = HfArg(default=None, help="`gated-gelu` (v1.1, default) or `relu` (v1.0).")
+    feed_forward_proj: str | None = HfArg(
+        default=None,
+        help="gated-gelu is that of v1.1 (default), relu of v1.0.",
+        metadata={"choices": ["gated-gelu", "gated-silu", "gated-relu", "gelu", "silu", "relu"]},
+    )
     tie_word_embeddings: bool | None = HfArg(default=None, help="true: as T5 v1.0; false (default): as v1.1.")
 
     def __post_init__(self):
         check_ranges(self, RANGES)
-        self._check_activation()
-        self._check_adapter()
-        if self.model_name_or_path is not None:
-            _check_folder(self.model_name_or_path)
-            given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
-            if given:
-                raise UserError(
-                    f"`{given[0]}` sizes a model from scratch, but `--model_name_or_path {self.model_name_or_path}` "
-                    "starts from a checkpoint, which has its own size. Leave one of them out."
-                )
-
-    def _check_activation(self) -> None:
-        if self.feed_forward_proj is None:
-            return
-        from transformers.activations import ACT2FN
-
-        activation = self.feed_forward_proj.removeprefix("gated-")
-        if activation not in ACT2FN:
-            raise UserError(
-                f"`feed_forward_proj` {self.feed_forward_proj} must be an activation function, with or without "
-                f"`gated-` before it, such as gated-gelu.{suggestion(activation, ACT2FN)}"
-            )
-
-    def _check_adapter(self) -> None:
-        """Stop on settings of an adapter or of bits that would be without effect."""
         defaults = {item.name: item.default for item in fields(self)}
         if not self.use_peft:
             given = [name for name in ("lora_r", *PEFT_FIELDS) if getattr(self, name) != defaults[name]]
             if given:
                 raise UserError(f"`{given[0]}` is of an adapter: it needs `--use_peft`.")
-        if self.load_in_4bit and self.load_in_8bit:
-            raise UserError("`load_in_4bit` and `load_in_8bit`: choose one of them.")
-        for name in ("use_peft", "load_in_4bit", "load_in_8bit"):
-            if getattr(self, name) and self.model_name_or_path is None:
-                raise UserError(f"`{name}` is for a checkpoint: name it by `--model_name_or_path`.")
+        if self.model_name_or_path is None:
+            for name in ("use_peft", "load_in_4bit", "load_in_8bit"):
+                if getattr(self, name):
+                    raise UserError(f"`{name}` is for a checkpoint: name it by `--model_name_or_path`.")
+            return
+        if not Path(self.model_name_or_path).is_dir() and not is_hub_name(self.model_name_or_path):
+            raise UserError(f"`--model_name_or_path {self.model_name_or_path}`: there is no such folder.")
+        given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
+        if given:
+            raise UserError(
+                f"`{given[0]}` sizes a model from scratch, but `--model_name_or_path {self.model_name_or_path}` "
+                "starts from a checkpoint, which has its own size. Leave one of them out."
+            )
 
     @property
     def hub_arguments(self) -> dict[str, Any]:
@@ -148,11 +135,9 @@ class ModelArguments:
         Args:
             tokenizer: what it will read.
         """
-        from ..models.adapters import add_lora, peft
+        from ..models.adapters import add_lora
         from ..models.loading import load_config, load_model
 
-        if self.use_peft:
-            peft()  # before a large checkpoint is loaded
         model = load_model(tokenizer=tokenizer, **self.for_loading(), quantization_config=self.quantization_config())
         if not self.use_peft:
             return model
@@ -167,25 +152,14 @@ class ModelArguments:
         )
 
     def quantization_config(self) -> "BitsAndBytesConfig | None":
-        """
-        How a checkpoint is loaded with `load_in_4bit` or `load_in_8bit`.
-
-        Raises:
-            `ValueError`: if bitsandbytes is not installed.
-        """
+        """How a checkpoint is loaded with `load_in_4bit` or `load_in_8bit`."""
         if not (self.load_in_4bit or self.load_in_8bit):
             return None
         import torch
         from transformers import BitsAndBytesConfig
-        from transformers.utils import is_bitsandbytes_available
 
-        if not is_bitsandbytes_available():
-            name = "load_in_4bit" if self.load_in_4bit else "load_in_8bit"
-            raise UserError(f"`{name}` needs the package bitsandbytes: `pip install bitsandbytes`.")
-        if self.load_in_8bit:
-            return BitsAndBytesConfig(load_in_8bit=True)
-        four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
-        return BitsAndBytesConfig(load_in_4bit=True, **four)
+        four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16} if self.load_in_4bit else {}
+        return BitsAndBytesConfig(load_in_4bit=self.load_in_4bit, load_in_8bit=self.load_in_8bit, **four)
 
     def load_tokenizer(self, of_data: str | None = None) -> "PreTrainedTokenizerBase | None":
         """
@@ -225,15 +199,7 @@ class ModelArguments:
                 logger.info(
                     f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text"
                 )
-                try:
-                    train_tokenizer(_some(texts), vocab_size, folder, allow_fewer=self.vocab_size is None)
-                except ValueError as error:
-                    if self.vocab_size is None or "vocab_size" not in str(error):  # such as a text that is not read
-                        raise
-                    difference = f"That is `vocab_size` {self.vocab_size} without {num_added} ids for sentences."
-                    raise UserError(f"{error} ({difference})") from error
-        if not folder.is_dir():
-            raise UserError("The first process has trained no tokenizer: its message says why.")
+                train_tokenizer(_some(texts), vocab_size, folder, allow_fewer=self.vocab_size is None)
         return self._with_sentence_tokens(load_tokenizer(folder))
 
     def _with_sentence_tokens(self, tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedTokenizerBase":
@@ -258,34 +224,17 @@ class FineTuningModelArguments(ModelArguments):
 
     def complete(self) -> None:
         """Take the kind of model from the checkpoint, if none was asked for."""
-        if self.model_type is None:
-            self.model_type = "depth" if self.model_name_or_path is None else self._checkpoint_model_type()
-
-    def _checkpoint_model_type(self) -> str:
-        """The kind of the checkpoint. (What is neither a folder nor on the Hub may be either one, misspelt.)"""
         from ..models.loading import checkpoint_model_type
 
-        try:
-            return checkpoint_model_type(self.model_name_or_path, **self.hub_arguments)
-        except OSError as error:
-            if Path(self.model_name_or_path).is_dir():
-                raise
-            reason = str(error).partition("\n")[0]
-            raise UserError(
-                f"`--model_name_or_path {self.model_name_or_path}`: there is no such folder here, and no such model "
-                f"was found on the Hub or in its cache: {reason}"
-            ) from error
-
-
-def _check_folder(name_or_path: str) -> None:
-    """Check that a path exists. (It would be looked for on the Hub, whose error does not say that it is a path.)"""
-    if not name_or_path.strip():
-        raise UserError("`--model_name_or_path` is empty: name a checkpoint, or leave it out to start from scratch.")
-    is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
-    if is_path and not Path(name_or_path).is_dir():
-        raise UserError(
-            f"`--model_name_or_path {name_or_path}`: there is no such folder (nor such a name on the Hub)."
-        )
+        if self.model_type is None and self.model_name_or_path is not None:
+            name = self.model_name_or_path
+            try:
+                self.model_type = checkpoint_model_type(name, **self.hub_arguments)
+            except OSError as error:
+                raise UserError(
+                    f"`--model_name_or_path {name}` is no folder here and was not found: {error}"
+                ) from error
+        self.model_type = self.model_type or "depth"
 
 
 def _is_without_tokenizer(name_or_path: str) -> bool:

@@ -35,22 +35,13 @@ def train_on_a_node(folder: str):
 class ModelArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"num_layers": 0}, "`num_layers` must be at least 1, got 0"),
-        ({"d_model": -1}, "`d_model` must be at least 1, got -1"),
         ({"dropout_rate": 1.0}, "`dropout_rate` must be at least 0 and below 1, got 1.0"),
-        ({"feed_forward_proj": "gated"}, "`feed_forward_proj` gated must be an activation function"),
-        ({"model_name_or_path": ""}, "`--model_name_or_path` is empty"),
         ({"model_name_or_path": "./nowhere"}, "`--model_name_or_path ./nowhere`: there is no such folder"),
         ({"model_name_or_path": "google/t5", "num_heads": 2}, "`num_heads` sizes a model from scratch"),
     )
     def test_a_wrong_value_is_named(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
             ModelArguments(**arguments)
-
-    def test_a_vocabulary_of_a_wrong_size_is_told_in_the_numbers_of_the_flag(self):
-        with tempfile.TemporaryDirectory() as folder:
-            training_args = DepthTrainingArguments(folder, use_cpu=True)
-            with self.assertRaisesRegex(ValueError, r"=1979 .*That is `vocab_size` 2000 without 21 ids"):
-                ModelArguments(vocab_size=2000).train_tokenizer(SENTENCES, training_args)
 
     def test_nodes_with_disks_of_their_own_have_the_same_vocabulary(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -117,10 +108,9 @@ class FineTuningModelArgumentsTest(parameterized.TestCase):
             arguments.complete()
         self.assertEqual(arguments.model_type, kind)
 
-    @mock.patch("hf_depth.models.loading.checkpoint_model_type", side_effect=OSError("No connection.\nTry."))
-    def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_told_as_both(self, _):
-        message = "`--model_name_or_path runs/gone`: there is no such folder here.*: No connection.$"
-        with self.assertRaisesRegex(ValueError, message):
+    @mock.patch("hf_depth.models.loading.checkpoint_model_type", side_effect=OSError("No connection."))
+    def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_named(self, _):
+        with self.assertRaisesRegex(
+            ValueError, "`--model_name_or_path runs/gone` is no folder here.*: No connection.$"
+        ):
             FineTuningModelArguments(model_name_or_path="runs/gone").complete()
-        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(OSError, "^No connection.\nTry.$"):
-            FineTuningModelArguments(model_name_or_path=folder).complete()

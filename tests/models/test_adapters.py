@@ -93,19 +93,12 @@ class AdapterTest(TrainingTestCase):
     def test_a_missing_package_is_named(self):
         with mock.patch.dict(sys.modules, peft=None), self.assertRaisesRegex(ValueError, "`pip install peft`"):
             add_lora(tiny_model("t5"), tiny_model("t5").config)
-        base, tokenizer = self.saved("t5")
-        for name in ("load_in_4bit", "load_in_8bit"):
-            arguments = ModelArguments("t5", base, **{name: True})
-            with mock.patch("transformers.utils.is_bitsandbytes_available", return_value=False):
-                with self.assertRaisesRegex(ValueError, f"`{name}` needs the package bitsandbytes"):
-                    arguments.load_model(tokenizer)
 
     @parameterized.parameters(
         ({"lora_r": 8}, "`lora_r` is of an adapter: it needs `--use_peft`"),
         ({"lora_target_modules": "q"}, "`lora_target_modules` is of an adapter"),
         ({"use_peft": True}, "`use_peft` is for a checkpoint"),
         ({"load_in_8bit": True}, "`load_in_8bit` is for a checkpoint"),
-        ({"load_in_4bit": True, "load_in_8bit": True}, "choose one of them"),
     )
     def test_settings_without_effect_are_refused(self, settings, message):
         with self.assertRaisesRegex(ValueError, message):
