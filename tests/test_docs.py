@@ -24,7 +24,7 @@ from helpers import ROOT, load_script, process_environment, script_arguments
 from hf_depth import get_task
 from hf_depth.arguments.launch import check_run_arguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.tasks.registry import as_task, read_task_file
+from hf_depth.tasks.registry import DATASET_VALS, load_task_file
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -203,8 +203,8 @@ class BlocksTest(parameterized.TestCase):
         file = folder / f"file.{block.language}"
         file.write_text(block.code, encoding="utf-8")
         if "text_column_name" in str(content):
-            for entry in read_task_file(file):
-                as_task(entry)  # raises if it is none
+            with mock.patch.dict(DATASET_VALS):
+                load_task_file(file)  # raises if it holds no task
             return
         for script in SCRIPTS:
             kinds = script_arguments(script)

@@ -19,7 +19,7 @@ from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, find_task_config
 from ..tasks.dataset import DataCollatorForTasks
-from ..tasks.new_examples import NewExamples, read_new_examples
+from ..tasks.loading import NewExamples, read_new_examples
 from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
 from ..tasks.spec import TaskSpec

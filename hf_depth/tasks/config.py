@@ -10,23 +10,12 @@ from typing import Any
 from transformers.utils import CONFIG_NAME, cached_file
 
 from ..credentials import is_hub_name
-from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
 from ..errors import UserError
 from ..suggestions import listed, suggestion
 from .checks import check_prediction_mode
 from .spec import TaskSpec
 
 TASK_CONFIG_FILE = "task_config.json"
-FORMAT_VERSION = 1  # raise it when an older version of the package would read a file wrongly
-
-# Input formats of T5 (False) and DEPTH (True), for readers of the file without this package.
-INPUT_FORMAT = {
-    False: "{prompt}</s>",
-    True: (
-        f"{EOSEN_TOKEN}{SENTENCE_TOKENS[0]}{{first sentence}}{EOSEN_TOKEN}{SENTENCE_TOKENS[1]}{{second sentence}}"
-        f"{EOSEN_TOKEN}</s>"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -34,9 +23,8 @@ class TaskConfig:
     """
     The tasks that a model was fine-tuned on and how its inputs are prepared, as in `task_config.json`.
 
-    The file has the fields of this class. Its `tasks` map full names to all fields of a [`TaskSpec`]. Three more
-    fields help readers without this package: `format_version`, `prompts` (the prompt of each task, with the text
-    columns in braces) and `input_format` (the special tokens around a prompt).
+    The file has the fields of this class. Its `tasks` map full names to all fields of a [`TaskSpec`]. For readers
+    without this package, it also has the `prompts` of the tasks, with the text columns in braces.
 
     Args:
         tasks (`tuple[TaskSpec, ...]`): one or several tasks, with the maximum lengths used in training.
@@ -86,10 +74,7 @@ class TaskConfig:
 
     def task(self, name: str | None = None) -> TaskSpec:
         """
-        Return the task with this name.
-
-        Args:
-            name (`str`, *optional*): such as `"glue/rte"` or, if it is unique, `"rte"`. Not needed for a single task.
+        Return the task with a name such as `"glue/rte"` or, if it is unique, `"rte"`. A single task needs no name.
 
         Raises:
             `ValueError`: if no task has that name, or there are several tasks and no name is given.
@@ -109,42 +94,23 @@ class TaskConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the file holds."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {
-            "format_version": FORMAT_VERSION,
-            **values,
+            **{item.name: getattr(self, item.name) for item in fields(self)},
             "tasks": {task.full_name: _as_entry(task) for task in self.tasks},
             "prompts": {task.full_name: prompt_format(task) for task in self.tasks},
-            "input_format": INPUT_FORMAT[self.sentence_tokens],
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TaskConfig":
-        """
-        Return the config that [`~TaskConfig.to_dict`] wrote.
-
-        Raises:
-            `ValueError`: if the format is newer than this package, or a field is missing or wrong.
-        """
-        version = values.get("format_version") if isinstance(values, Mapping) else None
-        if not isinstance(version, int):
-            raise UserError("it has no `format_version`, so it is no description of tasks.")
-        if version > FORMAT_VERSION:
-            raise UserError(f"its format is {version}, this version of hf_depth reads {FORMAT_VERSION}: upgrade it.")
-        known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
+        """Return the config that [`~TaskConfig.to_dict`] wrote."""
         try:
-            tasks = tuple(TaskSpec(**entry) for entry in known.pop("tasks").values())
-            return cls(tasks=tasks, **known)
+            known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
+            return cls(tasks=tuple(TaskSpec(**entry) for entry in known.pop("tasks").values()), **known)
         except (AttributeError, KeyError, TypeError) as error:  # the file was changed by hand
             raise UserError(f"a field is missing or wrong: {error}") from error
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
-        """
-        Write `task_config.json`.
-
-        Args:
-            save_directory (`str` or `os.PathLike`): the folder of the model. It is made if needed.
-        """
+        """Write `task_config.json` to the folder of a model, which is made if needed."""
         path = Path(save_directory, TASK_CONFIG_FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -173,13 +139,7 @@ class TaskConfig:
 
 
 def find_task_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> TaskConfig | None:
-    """
-    Return the [`TaskConfig`] of a model, or `None` if its folder or repository has no `task_config.json`.
-
-    Raises:
-        `ValueError`: if the file cannot be read.
-        `OSError`: if the folder or repository does not exist, or the Hub cannot be reached.
-    """
+    """Return the [`TaskConfig`] of a model, or `None` if its folder or repository has no `task_config.json`."""
     path = _find(name_or_path, TASK_CONFIG_FILE, _raise_exceptions_for_missing_entries=False, **hub_arguments)
     if path is None:
         return None
@@ -195,9 +155,9 @@ def _find(name_or_path: str | os.PathLike, file: str, **arguments: Any) -> str |
     except OSError as error:
         if Path(name_or_path).is_dir():
             raise
-        reason = str(error).strip().partition("\n")[0]
         raise OSError(
-            f"There is no folder {str(name_or_path)!r}, and it cannot be loaded from the Hub: {reason}"
+            f"There is no folder {str(name_or_path)!r}, and it cannot be loaded from the Hub: "
+            f"{str(error).strip().partition(chr(10))[0]}"
         ) from error
 
 
@@ -234,7 +194,5 @@ def _as_entry(task: TaskSpec) -> dict[str, Any]:
     A `path` that is a local folder becomes `None`: on the Hub, its name may belong to another data set.
     """
     entry = {item.name: getattr(task, item.name) for item in fields(task)}
-    entry = {name: list(value) if isinstance(value, tuple) else value for name, value in entry.items()}
     path = task.path if task.path and is_hub_name(task.path) else None
-    entry |= {"column_aliases": dict(task.column_aliases), "path": path}
-    return entry | {"labels": None if task.labels is None else list(task.labels.values())}
+    return entry | {"path": path, "labels": None if task.labels is None else list(task.labels.values())}

@@ -137,18 +137,11 @@ class TaskDataset(torch.utils.data.Dataset):
 
 @dataclass
 class TokenCounts:
-    """
-    Counts that show how examples were prepared.
+    """Counts that show how examples were prepared."""
 
-    Attributes:
-        with_text (`int`): the number of examples that hold more than `</s>`.
-        with_token (`int`): how many of these contain the token.
-        greatest_id (`int`): the greatest id in inputs and targets; -1 if there is none.
-    """
-
-    with_text: int = 0
-    with_token: int = 0
-    greatest_id: int = -1
+    with_text: int = 0  # examples that hold more than `</s>`
+    with_token: int = 0  # how many of these contain the token
+    greatest_id: int = -1  # in inputs and targets
 
 
 def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenCounts:
@@ -156,10 +149,6 @@ def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenC
     Count the examples in which a token occurs, among at most `EXAMPLES_TO_CHECK`.
 
     A `Dataset` is sampled at equal distances. For a stream or a list, the first examples are read.
-
-    Args:
-        examples (`Iterable[Mapping[str, Any]]`): prepared examples with `input_ids` and perhaps `labels`.
-        token_id (`int`): the token to look for in `input_ids`.
 
     >>> count_tokens([{"input_ids": [5, 9, 1]}, {"input_ids": [1]}, {"input_ids": [6, 1]}], token_id=9)
     TokenCounts(with_text=2, with_token=1, greatest_id=9)
@@ -181,9 +170,6 @@ def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, Ta
 
     A single data set is returned as it is. Several splits of one task are named by split. With several tasks, the
     name is the task, followed by the split if the task has several: `mnli_validation_matched`.
-
-    Args:
-        datasets (`Sequence[TaskDataset]`): one or several.
     """
     if len(datasets) == 1:
         return datasets[0]

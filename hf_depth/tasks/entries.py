@@ -9,8 +9,8 @@ DISCO_EVAL_PATH = "OfekGlick/DiscoEval"
 
 _ENTAILMENT_FIRST = ("entailment", "not_entailment")
 _NLI_LABELS = ("entailment", "neutral", "contradiction")
-_ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth")
-_POSITIONS = tuple(f"{ordinal} sentence" for ordinal in _ORDINALS)
+_ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth")
+_POSITIONS = tuple(f"{ordinal} sentence" for ordinal in _ORDINALS[:5])
 _ORDERS = ("Incorrect order", "Correct order")
 _COHERENCE = ("Incoherent", "Coherent")
 _PDTB_BOTH = (
@@ -158,9 +158,14 @@ def _sentences(name: str, number: int, labels: tuple[str, ...] | list[str], **ot
 
 
 def _disco_eval(name: str, number: int, labels: tuple[str, ...] | list[str], **other: Any) -> Entry:
-    return _sentences(
-        name, number, labels, **{"path": DISCO_EVAL_PATH, "config_name": name, "loader": "disco_eval"} | other
-    )
+    entry = {
+        "path": DISCO_EVAL_PATH,
+        "config_name": name,
+        "loader": "disco_eval",
+        # The columns of the copies on the Hub.
+        "column_aliases": {f"{_ORDINALS[i].lower()}_sentence": f"sentence_{i + 1}" for i in range(number)},
+    }
+    return _sentences(name, number, labels, **entry | other)
 
 
 # How DiscoEval combines sentence embeddings (Chen et al. 2019, section 3), where it is not the default.

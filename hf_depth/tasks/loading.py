@@ -1,23 +1,26 @@
 """
-[`load_task`], which reads the splits of a task from files or the Hub.
+[`load_task`], which reads the splits of a task, and [`read_new_examples`], which reads examples without labels.
 
 To add a loader, write a function in `tasks/loaders/` (and a dataclass if it takes options) and enter it in `LOADERS`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from datasets import Dataset
 
-from ..data.files import check_held_out, file_names
+from ..data.files import check_held_out, without_format
 from ..errors import UserError
-from ..suggestions import suggestion
-from .loaders import disco_eval, discourse, natural_instructions, python_modules, table
+from ..suggestions import listed, suggestion
+from .loaders import disco_eval, discourse, natural_instructions, python_modules
 from .registry import get_task
-from .rows import check_splits
-from .sources import TaskFiles, collect_files, file_argument, read_tables, split_files
+from .rows import INSTANCE_COLUMN, check_rows, joined, read_splits
+from .sources import TaskFiles, file_argument, load_hub_splits, read_files, split_files
 from .spec import TaskSpec
+
+NewExamples = Iterable[Mapping[str, Any]] | Iterable[str] | Dataset | str | os.PathLike
 
 
 @dataclass(frozen=True)
@@ -37,35 +40,38 @@ class Loader:
         find_files (`Callable`, *optional*):
             Returns the files that `load` reads for each split, called as `find_files(spec, files)`. No file may serve
             both training and evaluation, nor two tasks.
-        read_new (`Callable`, *optional*, defaults to `read_tables`):
-            Reads files of new examples, called as `read_new(argument, names, spec, cache_dir)`.
+        read_new (`Callable`, *optional*): reads files of new examples, with the arguments of [`read_files`].
         complete (`Callable`, *optional*):
-            Adds missing text columns to a new example, called as `complete(example, spec, options, length)`.
-        has_instances (`bool`, *optional*, defaults to `False`):
-            Whether a column `instance` holds the end of the text. A text that is too long loses this end last.
+            Makes a new example, called as `complete(example, spec, options, length)`. Its column `instance` holds the
+            end of the text. A text that is too long loses this end last.
     """
 
     load: Callable[..., dict[str, Dataset]]
     options: type = NoOptions
     counts_tokens: bool = False
     find_files: Callable[..., Mapping[str, Sequence[str]]] | None = None
-    read_new: Callable[..., Dataset] = read_tables
+    read_new: Callable[..., Dataset] = read_files
     complete: Callable[..., Mapping[str, Any]] | None = None
-    has_instances: bool = False
 
     @property
     def option_names(self) -> list[str]:
         return [item.name for item in fields(self.options)]
 
 
-_DISCO_EVAL: dict[str, Any] = {
-    "find_files": disco_eval.find_files,
-    "read_new": disco_eval.read_new,
-    "complete": disco_eval.complete_example,
-}
+def load_tables(spec: TaskSpec, files: TaskFiles, options: Any = None, **_: Any) -> dict[str, Dataset]:
+    """Return the examples of files with a column for each text and one for the label, or of a data set on the Hub."""
+    if files.are_named:
+        return read_splits(spec, split_files(spec, files), files.cache_dir)
+    return {
+        split: check_rows(rows, spec, f"{spec.path}, split {split!r}", split not in spec.test_splits, True)
+        for split, rows in load_hub_splits(spec, files.cache_dir).items()
+    }
+
+
+_DISCO_EVAL: dict[str, Any] = {"find_files": disco_eval.find_files, "read_new": disco_eval.read_new}
 
 LOADERS: dict[str, Loader] = {
-    "table": Loader(table.load, find_files=split_files),
+    "table": Loader(load_tables, find_files=split_files),
     "disco_eval": Loader(disco_eval.load, **_DISCO_EVAL),
     "disco_eval_pairs": Loader(disco_eval.load_pairs, **_DISCO_EVAL),
     "natural_instructions": Loader(
@@ -73,7 +79,6 @@ LOADERS: dict[str, Loader] = {
         natural_instructions.NaturalInstructionsOptions,
         counts_tokens=True,
         complete=natural_instructions.complete_example,
-        has_instances=True,
     ),
     "discourse": Loader(discourse.load, discourse.DiscourseOptions),
     "python_modules": Loader(python_modules.load, python_modules.PythonModulesOptions, find_files=split_files),
@@ -113,7 +118,7 @@ def load_task(
         `ValueError`: if files cannot be read, columns are missing, texts are empty, labels are unknown, or the loader
             has no such option. The message names the file and the line or row.
         `FileNotFoundError`: if a file does not exist.
-        `TypeError`: if an argument is unknown, or the loader does not return a mapping of splits to data sets.
+        `TypeError`: if an argument is unknown.
 
     >>> import pathlib, tempfile
     >>> from hf_depth.tasks.loading import load_task
@@ -124,102 +129,137 @@ def load_task(
     {'sentence1': 'It rains.', 'sentence2': 'It is wet.', 'label': 0, 'idx': 0}
     """
     spec = get_task(task) if isinstance(task, str) else task
-    files = collect_files(files, file_arguments)
+    files = replace(files or TaskFiles(), **file_arguments)
     loader = get_loader(spec)
     if loader.find_files is not None:
         held_out = loader.find_files(spec, files)
         trained = held_out.pop(spec.train_split, ())
         check_held_out(trained, [(file_argument(spec, split), names) for split, names in held_out.items()])
-    examples = loader.load(spec, files, build_options(spec, options), split_seed=split_seed, length=length)
-    check_splits(f"LOADERS[{spec.loader!r}].load(…)", examples, spec)
-    return examples
+    options = build_options([spec], options)[spec.loader]
+    return loader.load(spec, files, options, split_seed=split_seed, length=length)
 
 
 def get_loader(spec: TaskSpec) -> Loader:
-    """
-    Return the loader of a task.
-
-    Raises:
-        `ValueError`: if `LOADERS` has no such loader; suggests similar names.
-        `TypeError`: if the entry in `LOADERS` is not a [`Loader`].
-    """
+    """Return the loader of a task."""
     if spec.loader not in LOADERS:
         raise UserError(
             f"Task {spec.name!r}, field `loader`: there is no loader {spec.loader!r}."
             f"{suggestion(spec.loader, LOADERS, 'loaders')}"
         )
-    loader = LOADERS[spec.loader]
-    if not isinstance(loader, Loader):
-        raise TypeError(
-            f"`LOADERS[{spec.loader!r}]` must be a `Loader`, got {type(loader).__name__}: write `Loader(load)`."
-        )
-    return loader
+    return LOADERS[spec.loader]
 
 
-def build_options(spec: TaskSpec, options: Mapping[str, Any] | Any | None = None) -> Any:
+def build_options(
+    tasks: Sequence[TaskSpec], options: Mapping[str, Any] | Any | None = None, **defaults: Any
+) -> dict[str, Any]:
     """
-    Return the options of a task's loader.
+    Return a mapping from the name of each task's loader to its options.
 
-    Args:
-        spec: the task.
-        options: the loader's dataclass of options, or its fields as a mapping.
-
-    Raises:
-        `ValueError`: if the loader has no such option, or a value is wrong.
+    Each of `options` (a mapping or a dataclass) must belong to at least one of the loaders; `defaults` need not.
     """
-    return get_loader(spec).options(**options_of_loaders([spec], options)[spec.loader])
+    options = asdict(options) if is_dataclass(options) else dict(options or {})
+    loaders = {task.loader: get_loader(task) for task in tasks}
+    known = [name for loader in loaders.values() for name in loader.option_names]
+    for name in options:
+        if name not in known:
+            raise UserError(
+                f"`options`: there is no option `{name}` of the loaders {listed(loaders)}."
+                f"{suggestion(name, known, 'options')}"
+            )
+    given = defaults | options
+    return {
+        name: loader.options(**{option: given[option] for option in loader.option_names if option in given})
+        for name, loader in loaders.items()
+    }
 
 
 def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str], TaskFiles]]) -> None:
     """
-    Raise `ValueError` if two tasks read the same label column of the same file.
+    Raise `ValueError` if two tasks read the same label column of a file, as in a `dataset_dir` of a single task.
 
-    This happens if `dataset_dir` is the folder of a single task. Two tasks may read different label columns of a file.
-
-    Args:
-        tasks: each task with the splits to read and its files.
-
-    Raises:
-        `ValueError`: names the tasks and the file; or a task has no files, see [`tasks.sources.split_files`].
+    `tasks` are pairs of each task with the splits to read and its files.
     """
     readers: dict[tuple[str, str], TaskSpec] = {}
     for task, splits, files in tasks if len(tasks) > 1 else ():
         find_files = get_loader(task).find_files
         found = find_files(task, files) if find_files and splits else {}
-        for split, file in ((name, file) for name in splits for file in found.get(name, ())):
+        for file in (file for split in splits for file in found.get(split, ())):
             other = readers.setdefault((file, task.label_column_name), task)
             if other is not task:
-                argument = file_argument(task, split)
-                argument = argument if file in file_names(getattr(files, argument)) else "dataset_dir"
                 raise UserError(
-                    f"`{argument}`: the tasks {other.full_name!r} and {task.full_name!r} would both have the examples "
-                    f"of {file}. Give each its own: a `dataset_dir` with a folder for each, such as {other.name!r} "
-                    f"and {task.name!r}."
+                    f"The tasks {other.full_name!r} and {task.full_name!r} would both have the examples of {file}. "
+                    f"Give each its own: a `dataset_dir` with a folder for each, such as {other.name!r} and "
+                    f"{task.name!r}."
                 )
 
 
-def options_of_loaders(
-    tasks: Sequence[TaskSpec], options: Mapping[str, Any] | Any | None, **defaults: Any
-) -> dict[str, dict[str, Any]]:
+def read_new_examples(
+    examples: NewExamples,
+    spec: TaskSpec,
+    *,
+    options: Mapping[str, Any] | Any | None = None,
+    length: Callable[[str], int] | None = None,
+    cache_dir: str | None = None,
+) -> dict[str, list[str]]:
     """
-    Return a mapping from the name of each task's loader to the given options that it has.
+    Return the texts of new examples, column by column, as they are read in training. Other columns are left out.
 
     Args:
-        tasks: the tasks.
-        options: a mapping or a dataclass. Each option must belong to at least one loader.
-        defaults: further options, which need not belong to any loader.
+        examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
+            Examples with the text columns of the task or its `column_aliases`. A list of texts is joined. If the task
+            has one text column, an example may be a plain text. A path is a file (json, jsonl, csv, tsv, parquet, or
+            one of these as .gz) or a glob. DiscoEval's published files are read, too. For Natural Instructions, an
+            example may have `input` and fields of its task file, such as `Definition`.
+        spec (`TaskSpec`): the task.
+        options (`Mapping` or a dataclass, *optional*): the options of the task's loader, see [`load_task`].
+        length (`Callable[[str], int]`, *optional*):
+            Counts the tokens of a text. Prompts of Natural Instructions leave out what does not fit.
+        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+
+    Returns:
+        `dict[str, list[str]]`: the texts of each text column, and `instance` if the examples have it.
 
     Raises:
-        `ValueError`: if no loader has such an option.
+        `ValueError`: if a column is missing or holds no text; names the example and the column.
+        `FileNotFoundError`: if a file does not exist.
+
+    >>> from hf_depth import get_task
+    >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))
+    {'sentence1': ['It rains.'], 'sentence2': ['It is wet.']}
     """
-    options = asdict(options) if is_dataclass(options) else dict(options or {})
-    names = {task.loader: get_loader(task).option_names for task in tasks}
-    known = list(dict.fromkeys(name for of_loader in names.values() for name in of_loader))
-    for name in options:
-        if name not in known:
+    loader, place = get_loader(spec), "Example"
+    options = build_options([spec], options)[spec.loader]
+    if isinstance(examples, Mapping):
+        raise UserError("`examples` must be a list of examples, a Dataset, a DataFrame or a file: write `[example]`.")
+    if isinstance(examples, str | os.PathLike):
+        place = f"{os.fspath(examples)}, row"
+        examples = loader.read_new("examples", [os.fspath(examples)], spec, cache_dir)
+    if hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # a pandas.DataFrame
+        examples = examples.to_dict("records")
+    texts: dict[str, list[str]] = {column: [] for column in spec.text_column_name}
+    instances = []
+    for number, row in enumerate(without_format(examples) if isinstance(examples, Dataset) else examples):
+        if isinstance(row, str) and len(texts) == 1:
+            row = dict.fromkeys(texts, row)
+        if not isinstance(row, Mapping):
             raise UserError(
-                f"`options`: there is no option `{name}` of {', '.join(f'the loader {loader!r}' for loader in names)}."
-                f"{suggestion(name, known, 'options')}"
+                f"{place} {number} must be a dictionary with the columns {listed(texts)}, got {row!r:.80}."
             )
-    given = defaults | options
-    return {loader: {name: given[name] for name in of_loader if name in given} for loader, of_loader in names.items()}
+        row = row if loader.complete is None else loader.complete(row, spec, options, length)
+        for column in texts:
+            texts[column].append(_new_text(row, column, spec, f"{place} {number} (the first is 0)"))
+        instances.append(row.get(INSTANCE_COLUMN))
+    has_instances = loader.complete is not None and any(instances)
+    return {**texts, INSTANCE_COLUMN: instances} if has_instances else texts
+
+
+def _new_text(row: Mapping[str, Any], column: str, spec: TaskSpec, place: str) -> str:
+    """Return the text of a column, which is found by its name or else by an alias."""
+    names = [column, *(alias for alias, own in spec.column_aliases.items() if own == column)]
+    name = next((name for name in names if name in row), None)
+    if name is None:
+        raise UserError(f"{place} has no column {column!r}. The columns are: {listed(row)}.")
+    text = joined(row[name])
+    if not isinstance(text, str):
+        raise UserError(f"{place}: the column {name!r} must hold text, but holds {text!r:.80}.")
+    return text

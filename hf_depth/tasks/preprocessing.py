@@ -14,14 +14,9 @@ from transformers import PreTrainedTokenizerBase
 from ..data.sentences import get_sentence_splitter
 from ..data.tokenization import SENTENCE_TOKENS, TextEncoder, eosen_token_id, layout_document, sentence_token_ids
 from ..errors import UserError
-from .rows import check_class_order
+from .rows import INSTANCE_COLUMN, check_class_order
+from .sources import ROWS_VERSION
 from .spec import TaskSpec
-
-# Part of the cache key of prepared data. Raise it when the same example may give other ids.
-ROWS_VERSION = 2
-
-# Holds the end of a text. If the text is too long, it loses this end last.
-INSTANCE_COLUMN = "instance"
 
 
 @dataclass
@@ -210,20 +205,9 @@ def prepare_task(
     desc: str = "Preparing examples",
 ) -> Dataset:
     """
-    Turn the examples of a task into token ids, one example for each row. A cached result is used again.
+    Turn the examples of a task into the columns of its [`TaskPreprocessor`]. A cached result is used again.
 
-    Args:
-        rows (`Dataset`): examples with the columns of the task.
-        preprocessor (`TaskPreprocessor`): encodes them.
-        num_proc (`int`, *optional*): the number of processes.
-        overwrite_cache (`bool`, *optional*, defaults to `False`): ignore a cached result.
-        desc (`str`, *optional*): the text of the progress bar.
-
-    Returns:
-        `Dataset`: with the columns `input_ids`, `labels`, `num_cut_tokens` and `num_cut_target_tokens`.
-
-    Raises:
-        `ValueError`: if the label column is a `ClassLabel` that numbers the classes differently from the task.
+    Raises `ValueError` if the label column is a `ClassLabel` that numbers the classes differently from the task.
     """
     check_class_order(rows, preprocessor.spec)
     return rows.map(
@@ -239,16 +223,8 @@ def prepare_task(
 
 def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count the examples and tokens of prepared data.
-
-    Args:
-        rows (`Dataset`): the result of [`prepare_task`].
-        unk_token_id (`int`, *optional*): the id of `<unk>`.
-
-    Returns:
-        `dict[str, int]`: the numbers of `examples`, of input `tokens`, of examples that were too long
-        (`cut_examples`), of tokens cut off (`tokens_cut`) and of target tokens among these (`target_tokens_cut`). If
-        `unk_token_id` is given, also the number of `unknown_tokens` in inputs.
+    Count the `examples` of [`prepare_task`], their input `tokens`, those that were too long (`cut_examples`), tokens cut
+    off (`tokens_cut`), target tokens among these (`target_tokens_cut`), and `unknown_tokens` in inputs.
     """
     counts = dict.fromkeys(("examples", "tokens", "cut_examples", "tokens_cut", "target_tokens_cut"), 0)
     for batch in rows.with_format("arrow").iter(batch_size=10_000):

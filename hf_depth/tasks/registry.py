@@ -28,13 +28,6 @@ from .spec import TaskSpec
 
 CUSTOM_BENCHMARK = "custom"  # for tasks in YAML files that name no benchmark
 
-_REQUIRED = [item.name for item in fields(TaskSpec) if item.default is MISSING and item.default_factory is MISSING]
-
-_EXAMPLE = """name: sentiment
-text_column_name: review
-prefix: "sentiment review:"
-labels: [negative, positive]"""
-
 _OF_THE_HUB = " (To use a data set of the Hub, make a task with its `path`: see `register_task`, or `--task_file`.)"
 
 #: All tasks: name of a benchmark -> name of a task -> [`TaskSpec`] or a dictionary of its fields.
@@ -85,47 +78,22 @@ def task_names(benchmark: str) -> list[str]:
 
 def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, name: str | None = None) -> TaskSpec:
     """
-    Return an entry of `DATASET_VALS` as a [`TaskSpec`].
+    Return an entry of `DATASET_VALS`, a task or a dictionary of its fields, as a [`TaskSpec`].
 
-    Args:
-        entry: a task, or a dictionary of its fields.
-        benchmark, name: used if the dictionary has none.
-
-    Raises:
-        `TypeError`: if `entry` is neither a task nor a dictionary.
-        `ValueError`: if a field is unknown, missing or wrong; names the field.
+    `benchmark` and `name` are used if the dictionary has none. Raises `ValueError` if a field is unknown or wrong.
     """
     if isinstance(entry, TaskSpec):
         return entry
-    if not isinstance(entry, Mapping):
-        raise TypeError(
-            f"A task must be a `TaskSpec` or a dictionary of its fields, got {entry!r:.80}: write "
-            "`register_task({…}, 'benchmark', 'name')`."
-        )
     given = {"benchmark": benchmark, "name": name}
     entry = {key: value for key, value in given.items() if value is not None} | dict(entry)
     name, known = str(entry.get("name", "?")), [item.name for item in fields(TaskSpec)]
     for field in entry:
         if field not in known:
             raise FieldError(name, field, f"there is no such field.{suggestion(field, known, 'fields')}")
-    for field in _REQUIRED:
-        if field not in entry:
-            raise FieldError(name, field, "it is missing.")
-    task = TaskSpec(**entry)
-    _check_prefixes(task)
-    return task
-
-
-def _check_prefixes(task: TaskSpec) -> None:
-    """Raise if a prefix looks like a template. A fine-tuned model's task is not checked, as it was trained so."""
-    for column in (*task.text_column_name, task.label_column_name):
-        if any(f"{{{column}}}" in prefix for prefix in task.prefix):
-            raise FieldError(
-                task.name,
-                "prefix",
-                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
-                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
-            )
+    for item in fields(TaskSpec):
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in entry:
+            raise FieldError(name, item.name, "it is missing.")
+    return TaskSpec(**entry)
 
 
 def register_task(
@@ -146,7 +114,6 @@ def register_task(
         `TaskSpec`: the task.
 
     Raises:
-        `TypeError`: if `task` is neither a task nor a dictionary.
         `ValueError`: if a field is wrong, or the benchmark has another task of that name.
 
     >>> entry = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
@@ -196,47 +163,31 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
         `ValueError`: if the file is not YAML (names the line) or a field is wrong (names the field).
         `FileNotFoundError`: if the file does not exist.
     """
-    tasks = []
-    for entry in read_task_file(path):
-        try:
-            tasks.append(register_task(entry))
-        except ValueError as error:
-            raise UserError(f"{path}: {error}") from error
-    return tasks
-
-
-def read_task_file(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """
-    Return the tasks of a YAML file as dictionaries of their fields.
-
-    Raises:
-        `ValueError`: if the file is not YAML; names the line.
-        `FileNotFoundError`: if the file does not exist.
-    """
-    path = Path(path)
-    if path.exists() and not path.is_file():
-        raise UserError(f"`task_file`: {path} is not a file. Name a YAML file.")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"`task_file`: there is no file {str(path)!r}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text: {error}.") from error
+        content = yaml.load(Path(path).read_bytes(), UniqueKeyLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{path}{yaml_problem(error)}") from error
+    try:
+        return [register_task({"benchmark": CUSTOM_BENCHMARK} | entry) for entry in _entries_of(content)]
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _entries_of(content: Any) -> list[dict[str, Any]]:
+    """Return the tasks of a YAML file as dictionaries of their fields."""
     entries = content if isinstance(content, list) else [content]
     # A dictionary of dictionaries, like `DATASET_VALS`, unless it is one task with nested fields.
     if isinstance(content, dict) and all(
         isinstance(value, dict) and key != "labels" for key, value in content.items()
     ):
         entries = [
-            {"benchmark": benchmark, "name": name, **entry} if isinstance(entry, dict) else entry
+            {"benchmark": benchmark, "name": name, **entry}
             for benchmark, tasks in content.items()
             for name, entry in tasks.items()
         ]
     if not entries or not all(isinstance(entry, dict) and entry for entry in entries):
-        raise UserError(f"{path}: expected a task or several, such as:\n{_EXAMPLE}")
-    return [{"benchmark": CUSTOM_BENCHMARK} | {str(key): entry[key] for key in entry} for entry in entries]
+        raise UserError("expected a task or several, with the fields `name`, `text_column_name`, `prefix`, `labels`.")
+    return entries
 
 
 def _benchmark(name: str) -> str:

@@ -2,23 +2,36 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from ..data.files import check_one_kind, without_format
+from ..data.files import without_format
 from ..errors import UserError
 from ..suggestions import listed, suggestion
+from .sources import READERS, ROWS_VERSION, RowReader, file_argument, read_files
 from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 
 logger = logging.getLogger(__name__)
 
-# Part of the cache key of checked rows. Raise it when the same data may give other rows.
-ROWS_VERSION = 2
-
 INDEX = "idx"  # the number by which a benchmark's server knows an example
+INSTANCE_COLUMN = "instance"  # holds the end of a text; if the text is too long, it loses this end last
+
+
+def read_splits(
+    spec: TaskSpec,
+    files: Mapping[str, Sequence[str]],
+    cache_dir: str | None = None,
+    readers: Mapping[str, RowReader] = READERS,
+    allow_empty_texts: bool = False,
+) -> dict[str, Dataset]:
+    """Read the files of each split by [`read_files`] and check their examples by [`check_rows`]."""
+    splits = {}
+    for split, names in files.items():
+        rows = read_files(file_argument(spec, split), names, spec, cache_dir, readers)
+        allows_empty = allow_empty_texts or "empty_texts" in spec.file_defects
+        splits[split] = check_rows(rows, spec, ", ".join(names), split not in spec.test_splits, allows_empty)
+    return splits
 
 
 def check_rows(
@@ -33,7 +46,7 @@ def check_rows(
         spec: the task.
         place: where the examples come from, for errors.
         needs_labels: raise if an example is unlabeled. Otherwise, the label column may be missing.
-        allow_empty_texts: report empty texts instead of raising, for data that the user cannot repair.
+        allow_empty_texts: keep empty texts instead of raising, for data that the user cannot repair.
 
     Returns:
         The examples with the text columns of the task, its label column and `idx`. A label is the number of a class
@@ -45,65 +58,85 @@ def check_rows(
             names the place, the row and the column.
     """
     dataset = _rename(without_format(dataset), spec)
-    _check_columns(dataset, spec, place, needs_labels)
+    for column in (*spec.text_column_name, *([spec.label_column_name] if needs_labels else ())):
+        if column not in dataset.column_names:
+            raise UserError(
+                f"{place}: the task {spec.name!r} needs a column {column!r}."
+                f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or name it in the task's "
+                "`text_column_name`, `label_column_name` or `column_aliases`."
+            )
     if not len(dataset):
         raise UserError(f"{place} has no rows.")
-    for column in (*spec.text_column_name, *([spec.label_column_name] if spec.labels is None else [])):
-        try:
-            check_one_kind(dataset, column)
-        except ValueError as error:
-            raise UserError(f"{place}: {error}") from None
     label = List(Value("string")) if spec.labels is None else Value("float64" if spec.is_regression else "int64")
     texts = {column: Value("string") for column in spec.text_column_name}
-    names, is_numbered = _class_names(dataset, spec, place), _has_row_numbers(dataset)
-    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, is_numbered, names, ROWS_VERSION)
-    rows = dataset.map(
-        checker,
+    return dataset.map(
+        _checked,
         batched=True,
         with_indices=True,
+        fn_kwargs={
+            "spec": spec,
+            "place": place,
+            "needs_labels": needs_labels,
+            "allow_empty_texts": allow_empty_texts,
+            "class_names": _class_names(dataset, spec, place),
+            "is_numbered": _has_row_numbers(dataset),
+            "version": ROWS_VERSION,
+        },
         remove_columns=dataset.column_names,
         features=Features({**texts, spec.label_column_name: label, INDEX: Value("int64")}),
         desc=f"Checking {place}",
     )
-    if allow_empty_texts:
-        _report_empty_texts(rows, spec, place)
+
+
+def _checked(
+    batch: Mapping[str, list],
+    indices: Sequence[int],
+    spec: TaskSpec,
+    place: str,
+    needs_labels: bool,
+    allow_empty_texts: bool,
+    class_names: list[str] | None,
+    is_numbered: bool,
+    version: int,
+) -> dict[str, list]:
+    """Return a batch of rows with the columns of the task; raises if a text or a label is wrong."""
+    rows = {column: [joined(text) for text in batch[column]] for column in spec.text_column_name}
+    rows[spec.label_column_name] = labels = []
+    for row, index in enumerate(indices):
+        try:
+            for column in spec.text_column_name:
+                rows[column][row] = _text(rows[column][row], column, allow_empty_texts)
+            label = batch[spec.label_column_name][row] if spec.label_column_name in batch else None
+            if class_names is not None and not is_unlabeled(label):
+                label = class_names[label]
+            labels.append(spec.read_label(label))
+            if needs_labels and labels[-1] in ([], UNLABELED):
+                raise UserError(f"the column {spec.label_column_name!r} holds {label!r}, which is no label.")
+        except ValueError as error:
+            raise UserError(f"{place}, row {index} (the first is row 0): {error}") from None
+    rows[INDEX] = [whole_number(number) for number in batch[INDEX]] if is_numbered else list(indices)
     return rows
 
 
-def check_splits(name: str, splits: Any, spec: TaskSpec) -> None:
-    """
-    Raise an error unless `splits` maps names of the task's splits to data sets.
+def joined(text: Any) -> Any:
+    """Return a list of texts as one text; anything else as it is."""
+    is_list = isinstance(text, list | tuple) and all(isinstance(part, str) for part in text)
+    return " ".join(text) if is_list else text
 
-    Args:
-        name: the name of the argument, for errors.
-        splits: what to check.
-        spec: the task.
 
-    Raises:
-        `TypeError`: if `splits` is not a mapping, or a value is not a `datasets.Dataset`.
-        `ValueError`: if the task has no such split.
-    """
-    if not isinstance(splits, Mapping):
-        raise TypeError(
-            f"`{name}` must map the names of splits to data sets, got {type(splits).__name__}: write "
-            "`{'train': dataset}`."
-        )
-    for split, dataset in splits.items():
-        if not isinstance(dataset, Dataset):
-            raise TypeError(
-                f"`{name}[{split!r}]` must be a `datasets.Dataset`, got {type(dataset).__name__}. "
-                "`Dataset.from_list` makes one of a list of examples, `Dataset.from_generator` of a stream."
-            )
-        if split not in spec.splits:
-            near = suggestion(split, spec.splits, "splits")
-            raise UserError(f"`{name}`: the task {spec.full_name!r} has no split {split!r}.{near}")
+def _text(text: Any, column: str, allow_empty: bool) -> str:
+    if not isinstance(text, str | None):
+        raise UserError(f"the column {column!r} must hold text, but holds {text!r:.80}.")
+    if not (text and text.strip()) and not allow_empty:
+        raise UserError(f"the column {column!r} is empty. Fill in its text, or remove the row.")
+    return text or ""
 
 
 def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
     """
     Raise `ValueError` if the label column is a `ClassLabel` that numbers the classes differently from the task.
 
-    [`check_rows`] reads such columns by their names; this check is for data that it has not read.
+    [`check_rows`] reads such columns by their names. This is for data that it has not read.
     """
     feature = dataset.features.get(spec.label_column_name)
     for number, name in enumerate(getattr(feature, "names", None) or ()):
@@ -114,53 +147,6 @@ def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
             )
 
 
-@dataclass
-class _RowChecker:
-    """Checks batches of examples, for `datasets.map`."""
-
-    spec: TaskSpec
-    place: str
-    needs_labels: bool
-    allow_empty_texts: bool
-    is_numbered: bool
-    class_names: list[str] | None
-    version: int
-
-    def __call__(self, batch: Mapping[str, list], indices: Sequence[int]) -> dict[str, list]:
-        spec = self.spec
-        rows = {
-            column: [self._text(text, column, index) for text, index in zip(batch[column], indices, strict=True)]
-            for column in spec.text_column_name
-        }
-        labels = batch.get(spec.label_column_name) or [None] * len(indices)
-        rows[spec.label_column_name] = list(map(self._label, labels, indices))
-        rows[INDEX] = [whole_number(number) for number in batch[INDEX]] if self.is_numbered else list(indices)
-        return rows
-
-    def _text(self, text: Any, column: str, index: int) -> str:
-        if isinstance(text, list) and all(isinstance(part, str) for part in text):
-            text = " ".join(text)
-        if not isinstance(text, str | None):
-            raise self._error(index, f"the column {column!r} must hold text, but holds {text!r:.80}.")
-        if not (text and text.strip()) and not self.allow_empty_texts:
-            raise self._error(index, f"the column {column!r} is empty. Fill in its text, or remove the row.")
-        return text or ""
-
-    def _label(self, label: Any, index: int) -> int | float | list[str]:
-        if self.class_names is not None and not is_unlabeled(label):
-            label = self.class_names[label]
-        try:
-            value = self.spec.read_label(label)
-        except ValueError as error:
-            raise self._error(index, str(error)) from None
-        if value in ([], UNLABELED) and self.needs_labels:
-            raise self._error(index, f"the column {self.spec.label_column_name!r} holds {label!r}, which is no label.")
-        return value
-
-    def _error(self, index: int, message: str) -> UserError:
-        return UserError(f"{self.place}, row {index} (the first is row 0): {message}")
-
-
 def _rename(dataset: Dataset, spec: TaskSpec) -> Dataset:
     """Rename columns by the task's aliases. A column that already has the task's name wins over an alias."""
     names = {}
@@ -169,17 +155,6 @@ def _rename(dataset: Dataset, spec: TaskSpec) -> Dataset:
         if alias in dataset.column_names and column not in (*dataset.column_names, *names.values()):
             names[alias] = column
     return dataset.rename_columns(names)
-
-
-def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: bool) -> None:
-    needed = [*spec.text_column_name, *([spec.label_column_name] if needs_labels else [])]
-    for column in needed:
-        if column not in dataset.column_names:
-            raise UserError(
-                f"{place}: the task {spec.name!r} needs a column {column!r}."
-                f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or name it in the task's "
-                "`text_column_name`, `label_column_name` or `column_aliases`."
-            )
 
 
 def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | None:
@@ -194,21 +169,15 @@ def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | No
         return None
     names = [name for name in feature.names if not is_unlabeled(name)]
     foreign = [name for name in names if spec.parse(name) == UNPARSED]
-    if not spec.is_classification or not foreign:
+    if not spec.is_classification or not foreign or all(whole_number(name) in spec.labels for name in names):
         return feature.names
-    if len(foreign) < len(names):
-        raise UserError(
-            f"{place}: the column {column!r} is a ClassLabel with the names {listed(feature.names)}, of which "
-            f"{listed(foreign)} are no labels of the task {spec.name!r}. These are: {listed(spec.labels.values())}. "
-            "Rename the classes, or change the task's `labels`."
-        )
-    if all(whole_number(name) in spec.labels for name in names):
-        return feature.names
-    logger.warning(
-        f"{place}: the column {column!r} is a ClassLabel with the names {listed(feature.names)}, which are no labels "
-        f"of the task {spec.name!r}. Its numbers are taken for those of the task, whose labels are "
-        f"{listed(spec.labels.values())}. If this is wrong, rename the classes."
+    message = (
+        f"{place}: the column {column!r} is a ClassLabel with the names {listed(feature.names)}, of which "
+        f"{listed(foreign)} are no labels of the task {spec.name!r}. These are: {listed(spec.labels.values())}."
     )
+    if len(foreign) < len(names):
+        raise UserError(f"{message} Rename the classes, or change the task's `labels`.")
+    logger.warning(f"{message} The numbers are taken for those of the task. If this is wrong, rename the classes.")
     return None
 
 
@@ -218,12 +187,3 @@ def _has_row_numbers(dataset: Dataset) -> bool:
         return False
     numbers = set(map(whole_number, dataset[INDEX][:]))  # the slice reads the column at once, not row by row
     return None not in numbers and len(numbers) == len(dataset)
-
-
-def _report_empty_texts(rows: Dataset, spec: TaskSpec, place: str) -> None:
-    table = rows.with_format("arrow")[:]
-    for column in spec.text_column_name:
-        empty = pc.equal(pc.utf8_trim_whitespace(table[column]), "").to_pylist()
-        if any(empty):
-            first = empty.index(True)
-            logger.warning(f"{place}: {sum(empty):,} texts in {column!r} are empty, the first in row {first}.")

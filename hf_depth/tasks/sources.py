@@ -5,12 +5,12 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets, load_dataset
+from datasets import Dataset, Features, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from ..data.files import (
@@ -21,18 +21,23 @@ from ..data.files import (
     check_literal_name,
     file_kind,
     file_names,
+    file_version,
     find_files,
+    is_local,
+    open_file,
 )
-from ..data.reading import check_header, load_files, load_lines
+from ..data.reading import load_files
 from ..errors import UserError
 from ..suggestions import listed
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-# The kinds of tables by file extension: those of `BUILDERS` without plain text, and .tsv.
-TABLES = {suffix: kind for suffix, kind in BUILDERS.items() if kind != "text"} | {".tsv": "tsv"}
-TABLE_SUFFIXES = tuple(TABLES)
+# Part of the cache key of rows that are read, checked or prepared. Raise it when the same data may give others.
+ROWS_VERSION = 2
+
+# Yields the rows of a file, called as `read(file, spec)`.
+RowReader = Callable[[str, TaskSpec], Iterator[dict[str, Any]]]
 
 # The names that files use for the first word of a split.
 _SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "dev", "val"), "test": ("test",)}
@@ -77,91 +82,72 @@ class TaskFiles:
     @property
     def are_named(self) -> bool:
         """Whether a file or a folder is named."""
-        return bool(self.train_file or self.validation_file or self.test_file or self.dataset_dir)
+        return bool(self.names)
 
     @property
     def names(self) -> dict[str, str]:
         """The names of the files without their folders, which may be published."""
-        named = {}
-        for argument in (*FILE_ARGUMENTS, "dataset_dir"):
-            value = getattr(self, argument)
-            if value:
-                paths = [value] if isinstance(value, str | os.PathLike) else value
-                named[argument] = ", ".join(Path(path).name for path in paths)
-        return named
+        named = {name: file_names(getattr(self, name)) for name in (*FILE_ARGUMENTS, "dataset_dir")}
+        return {name: ", ".join(Path(path).name for path in paths) for name, paths in named.items() if paths}
 
 
-def collect_files(files: TaskFiles | None, arguments: Mapping[str, Any]) -> TaskFiles:
-    """
-    Return `files` with the fields in `arguments` replaced.
-
-    Raises:
-        `TypeError`: if `TaskFiles` has no such field, or `files` is not a `TaskFiles`.
-    """
-    if not isinstance(files, TaskFiles | None):
-        raise TypeError(
-            f"`files` must be TaskFiles, got {type(files).__name__}. Name files by `train_file`, `validation_file`, "
-            "`test_file` or `dataset_dir`."
-        )
-    return replace(files or TaskFiles(), **arguments)
+# ---- Find -----------------------------------------------------------------------------------------------------------
 
 
 def split_files(
-    spec: TaskSpec, files: TaskFiles, suffixes: Sequence[str] = TABLE_SUFFIXES, folders: Sequence[str] = ()
+    spec: TaskSpec, files: TaskFiles, suffixes: Sequence[str] | None = None, folders: Sequence[str] = ()
 ) -> dict[str, list[str]]:
     """
     Return the files of each split. A named file is the first split of its kind and replaces a file of the folder.
 
-    Args:
-        spec: the task.
-        files: the named files, or their folder.
-        suffixes: the extensions of files that can be read.
-        folders: further folders in `dataset_dir` in which to look.
-
-    Raises:
-        `ValueError`: if the folder has no files of the task, several files for a split, or lacks shards. Also if a
-            file is named for a split that the task does not have.
+    `suffixes` are the extensions of files that can be read, by default those of tables. `folders` are further folders
+    in `dataset_dir` in which to look. Raises `ValueError` if files are missing or ambiguous.
     """
+    splits = ((spec.train_split,) if spec.train_split else (), spec.validation_splits, spec.test_splits)
     named = {}
-    for argument, splits in (
-        ("train_file", (spec.train_split,)),
-        ("validation_file", spec.validation_splits),
-        ("test_file", spec.test_splits),
-    ):
-        names = getattr(files, argument)
-        if names and not any(splits):
+    for argument, names_of_splits in zip(FILE_ARGUMENTS, splits, strict=True):
+        names = file_names(getattr(files, argument))
+        if names and not names_of_splits:
             advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
             raise UserError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
         if names:
-            named[splits[0]] = file_names(names)
+            named[names_of_splits[0]] = names
     if not files.dataset_dir:
         return named
-    in_folder = _files_in_folder(spec, Path(files.dataset_dir), suffixes, folders)
+    in_folder = _files_in_folder(spec, Path(files.dataset_dir), suffixes or tuple(TABLES), folders)
     for split in in_folder.keys() - named.keys():
-        _check_files_of_folder(split, file_argument(spec, split), in_folder[split])
+        _check_shards(spec, split, in_folder[split])
     return in_folder | named
+
+
+def file_argument(spec: TaskSpec, split: str) -> str:
+    """Return the argument that names the files of a split, for errors."""
+    if split == spec.train_split:
+        return "train_file"
+    return "validation_file" if split in spec.validation_splits else "test_file"
 
 
 def _files_in_folder(
     spec: TaskSpec, root: Path, suffixes: Sequence[str], folders: Sequence[str]
 ) -> dict[str, list[str]]:
+    """Return the files of each split in `root`, in one of the folders, or in a folder with the name of the task."""
     if not root.is_dir():
         raise UserError(f"`dataset_dir`: there is no folder {str(root)!r}.")
     names = {_plain(spec.name), _plain(spec.config_name or spec.name)}
     own = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and _plain(folder.name) in names]
     for folder in [*(root / name for name in folders), *own, root]:
-        files = _split_files_of(spec, folder, suffixes) if folder.is_dir() else {}
+        files = _files_of_splits(spec, folder, suffixes) if folder.is_dir() else {}
         if files:
             return files
     there = sorted(path.name + ("/" if path.is_dir() else "") for path in root.iterdir())
     raise UserError(
-        f"`dataset_dir`: {root} has neither files of the task {spec.name!r}, such as train{suffixes[0]}, "
-        f"nor a folder {spec.name!r} with them (known extensions: {', '.join(suffixes)}, and each with "
-        f".gz). It holds: {listed(there[:20])}."
+        f"`dataset_dir`: {root} has neither files of the task {spec.name!r}, such as train{suffixes[0]}, nor a folder "
+        f"{spec.name!r} with them (extensions: {', '.join(suffixes)}, each also with .gz). It holds: "
+        f"{listed(there[:20])}."
     )
 
 
-def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
+def _files_of_splits(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted(folder.iterdir()):
         suffix = Path(path.name.removesuffix(".gz")).suffix
@@ -180,21 +166,14 @@ def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> di
     return files
 
 
-def _check_files_of_folder(split: str, argument: str, files: Sequence[str]) -> None:
-    """Raise unless a split is one file or all shards of one."""
+def _check_shards(spec: TaskSpec, split: str, files: Sequence[str]) -> None:
+    """Raise unless the files of a split are one file or shards of one."""
     names = [Path(file).name for file in files]
-    if len({_SHARD.sub("", name) for name in names}) > 1 or (len(names) > 1 and not all(map(_SHARD.search, names))):
+    if len(names) > 1 and not (all(map(_SHARD.search, names)) and len({_SHARD.sub("", name) for name in names}) == 1):
         raise UserError(
-            f"`dataset_dir`, split {split!r}: {Path(files[0]).parent} has several files: {listed(names)}. Copy the "
-            f"folder again, without older files in it, or name the files to take by `{argument}`."
+            f"`dataset_dir`, split {split!r}: {Path(files[0]).parent} has several files: {listed(names)}. Name those to "
+            f"take by `{file_argument(spec, split)}`."
         )
-
-
-def file_argument(spec: TaskSpec, split: str) -> str:
-    """Return the argument that names the files of a split, for errors."""
-    if split == spec.train_split:
-        return "train_file"
-    return "validation_file" if split in spec.validation_splits else "test_file"
 
 
 def _plain(name: str) -> str:
@@ -208,73 +187,113 @@ def _names(split: str) -> list[str]:
     return ["_".join(filter(None, (other, rest))).lower() for other in _SPLIT_WORDS.get(word, (word,))]
 
 
-def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str | None = None) -> Dataset:
+# ---- Read -----------------------------------------------------------------------------------------------------------
+
+
+def tab_separated(file: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place and the cells of each line that is not blank. Only line feeds end a line."""
+    with open_file(file) as content:
+        for number, line in enumerate(content, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{file}, line {number}: it is not UTF-8 text: {error.reason}.") from error
+            if text.strip():
+                yield f"{file}, line {number}", text.split("\t")
+
+
+def tsv_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
     """
-    Read files with one example per row: the kinds of [`data.reading.load_files`], and tab-separated files (.tsv).
+    Yield the rows of a tab-separated table. Quotation marks are plain characters, as in GLUE's own files.
 
-    In .tsv files, quotation marks are plain characters, as in GLUE's own files.
+    `file_columns` of the task are the columns of a file without a header line. A line with too many or too few cells
+    is an error, unless the task's `file_defects` name such lines.
+    """
+    lines = list(tab_separated(file))
+    columns = lines[0][1] if lines else []
+    if spec.file_columns and not {*spec.text_column_name, *spec.column_aliases, spec.label_column_name} & {*columns}:
+        columns = list(spec.file_columns)
+    else:
+        del lines[:1]
+    num_broken = 0
+    for place, cells in lines:
+        if len(cells) == len(columns):
+            yield dict(zip(columns, cells, strict=True))
+        elif "broken_lines" in spec.file_defects:
+            num_broken += 1
+        else:
+            raise UserError(
+                f"{place}: it has {len(cells)} cells between tabs, but the columns are {len(columns)}: "
+                f"{listed(columns)}. Repair or remove the line."
+            )
+    if num_broken:
+        logger.warning(f"{file}: {num_broken:,} lines do not have {len(columns)} cells between tabs and are left out.")
 
-    Args:
-        argument: the name of the argument, for errors.
-        names: files or globs.
-        spec: the task. Its `file_columns` are the columns of .tsv files without a header line.
-        cache_dir: as for `datasets.load_dataset`.
 
-    Raises:
-        `ValueError`: if a file cannot be read; names the file and the line.
-        `FileNotFoundError`: if a file does not exist.
+READERS: dict[str, RowReader] = {".tsv": tsv_rows}  # by extension; `load_files` reads the other tables
+TABLES = {suffix: kind for suffix, kind in BUILDERS.items() if kind != "text"} | {".tsv": ".tsv"}
+
+
+def read_files(
+    argument: str,
+    names: Sequence[str],
+    spec: TaskSpec,
+    cache_dir: str | None = None,
+    readers: Mapping[str, RowReader] = READERS,
+) -> Dataset:
+    """
+    Read files or globs of one kind with one example per row.
+
+    `readers` are functions for files that `datasets` cannot read, by extension. An error names `argument`, the file
+    and the line.
     """
     files = find_files(argument, names)
-    if file_kind(argument, files, TABLES) != "tsv":
+    kind = file_kind(argument, files, TABLES | {suffix: suffix for suffix in readers})
+    if kind not in readers:
         return load_files(argument, files, cache_dir=cache_dir)
-    tables = [_read_tsv(argument, file, spec, cache_dir) for file in files]
+    tables = []
+    for file in files:
+        version = (ROWS_VERSION, *(file_version(file) if is_local(file) else ()))
+        arguments = {"read": readers[kind], "file": file, "spec": spec, "version": version}
+        try:
+            tables.append(keep_rows(_rows_of_file, arguments, cache_dir=cache_dir))
+        except ValueError as error:
+            raise UserError(f"`{argument}`: {error}") from error
     return concatenate_datasets(tables) if len(tables) > 1 else tables[0]
 
 
-def _read_tsv(argument: str, file: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
-    lines = load_lines(argument, file, cache_dir)
-    start = next(number for number, text in enumerate(lines["text"]) if text.strip())
-    header = lines[start]["text"].removeprefix("\ufeff").split("\t")
-    if spec.file_columns and not {*spec.text_column_name, *spec.column_aliases, spec.label_column_name} & set(header):
-        header, start = list(spec.file_columns), start - 1
+def _rows_of_file(read: RowReader, file: str, spec: TaskSpec, version: tuple) -> Iterator[dict[str, Any]]:
+    row = None
+    for row in read(file, spec):
+        yield row
+    if row is None:
+        raise UserError(f"{file} has no rows.")
+
+
+def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, Dataset]:
+    """Return the splits of the task's data set on the Hub. Only test splits may be missing."""
+    files = "`train_file`, `validation_file`, `test_file` or `dataset_dir`"
+    if not spec.path:
+        raise UserError(f"The task {spec.name!r} names no data set on the Hub (`path`). Give its data by {files}.")
+    check_literal_name("path", spec.path)
+    source = f"{spec.path!r}" + (f", configuration {spec.config_name!r}," if spec.config_name else "")
     try:
-        check_header(file, header)
-        rows = lines.map(
-            _cells,
-            fn_kwargs={"file": file, "header": header, "start": start, "skips": "broken_lines" in spec.file_defects},
-            batched=True,
-            with_indices=True,
-            remove_columns=["text"],
-            features=Features(dict.fromkeys(header, Value("string"))),
-            desc=f"Reading {Path(file).name}",
-        )
-    except ValueError as error:
-        raise UserError(f"`{argument}`: {error}") from error
-    num_broken = sum(bool(text.strip()) for text in lines["text"][start + 1 :]) - len(rows)
-    if num_broken:
-        logger.warning(
-            f"{file}: {num_broken:,} lines do not have {len(header)} cells between tabs. They are left out, as by the "
-            f"other readers of {spec.benchmark}."
-        )
-    return rows
-
-
-def _cells(
-    batch: Mapping[str, list[str]], indices: Sequence[int], file: str, header: Sequence[str], start: int, skips: bool
-) -> dict[str, list[str]]:
-    """Split the lines after line `start`, the header, into cells. Leave broken lines out if `skips`, else raise."""
-    rows = []
-    for number, line in zip(indices, batch["text"], strict=True):
-        cells = line.split("\t")
-        if number <= start or not line.strip() or (skips and len(cells) != len(header)):
-            continue
-        if len(cells) != len(header):
+        loaded = load_dataset(spec.path, spec.config_name, cache_dir=cache_dir)
+    except Exception as error:  # no network, no such data set, a loading script, …
+        raise UserError(
+            f"The data set {source} of the task {spec.name!r} cannot be loaded from the Hub: {error} Without a "
+            f"network, give its data by {files}."
+        ) from error
+    for split in filter(None, (spec.train_split, *spec.validation_splits)):
+        if split not in loaded:
             raise UserError(
-                f"{file}, line {number + 1}: it has {len(cells)} cells between tabs, but the columns are "
-                f"{len(header)}: {listed(header)}. Repair or remove the line."
+                f"The data set {source} has no split {split!r}, but: {listed(loaded)}. Name its splits in the fields "
+                f"`train_split`, `validation_splits` and `test_splits` of the task {spec.name!r}, `[]` for none."
             )
-        rows.append(cells)
-    return {name: [cells[place] for cells in rows] for place, name in enumerate(header)}
+    return {split: loaded[split] for split in spec.splits if split in loaded}
+
+
+# ---- Make -----------------------------------------------------------------------------------------------------------
 
 
 def keep_rows(
@@ -286,15 +305,7 @@ def keep_rows(
     """
     Return the rows of a generator as a data set in the cache. Equal arguments find the cached data set again.
 
-    Args:
-        rows: a function that yields dictionaries.
-        arguments: the arguments of `rows`, without lists. They must include the [`file_version`] of each file that is
-            read, as they are the key of the cache.
-        features: the columns of the rows.
-        cache_dir: as for `datasets.load_dataset`.
-
-    Raises:
-        `ValueError`: if `rows` raises an error, with its message.
+    `arguments` of the generator must not be lists, and must include the [`file_version`] of each file that is read.
     """
     try:
         return Dataset.from_generator(rows, gen_kwargs=dict(arguments), features=features, cache_dir=cache_dir)
@@ -318,34 +329,3 @@ def named_generator(seed: int, *names: str) -> np.random.Generator:
     """Return a random generator that depends only on the seed and the names, the same in every process."""
     digest = hashlib.blake2b(" ".join((str(seed), *names)).encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest))
-
-
-def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, Dataset]:
-    """
-    Return the splits of the task's data set on the Hub.
-
-    Raises:
-        `ValueError`: if the task has no `path`, the data set cannot be loaded, or it lacks a training or validation
-            split.
-    """
-    if not spec.path:
-        raise UserError(
-            f"The task {spec.name!r} names no data set on the Hub (`path`). Give its data by `train_file`, "
-            "`validation_file`, `test_file` or `dataset_dir`."
-        )
-    check_literal_name("path", spec.path)
-    source = f"{spec.path!r}" + (f", configuration {spec.config_name!r}," if spec.config_name else "")
-    try:
-        loaded: DatasetDict = load_dataset(spec.path, spec.config_name, cache_dir=cache_dir)
-    except Exception as error:  # no network, no such data set, a loading script, …
-        raise UserError(
-            f"The data set {source} of the task {spec.name!r} cannot be loaded from the Hub: {error} Without a "
-            "network, give its data by `train_file`, `validation_file`, `test_file` or `dataset_dir`."
-        ) from error
-    for split in filter(None, (spec.train_split, *spec.validation_splits)):
-        if split not in loaded:
-            raise UserError(
-                f"The data set {source} has no split {split!r}, but: {listed(loaded)}. Name its splits in the fields "
-                f"`train_split`, `validation_splits` and `test_splits` of the task {spec.name!r}, `[]` for none."
-            )
-    return {split: loaded[split] for split in spec.splits if split in loaded}

@@ -110,7 +110,7 @@ class TaskSpec:
 
     def __post_init__(self):
         for item in fields(self):
-            if item.type == tuple[str, ...] or item.type == tuple[int, ...]:
+            if item.type in (tuple[str, ...], tuple[int, ...]):
                 value = getattr(self, item.name)
                 self._set(item.name, tuple(value) if isinstance(value, list | tuple) else (value,))
         if isinstance(self.labels, list | tuple):
@@ -119,11 +119,12 @@ class TaskSpec:
             labels = {whole_number(key): text for key, text in self.labels.items()}
             if None not in labels:  # else `check_task` says what is wrong
                 self._set("labels", {number: labels[number] for number in sorted(labels) if number != UNLABELED})
-        # `str`, as the values are not checked yet.
-        metrics = tuple(METRIC_ALIASES.get(str(name), name) for name in self.metric_names)
-        optimized = METRIC_ALIASES.get(str(self.metric_to_optimize), self.metric_to_optimize)
-        is_named = optimized and isinstance(optimized, str)
-        self._set("metric_names", metrics or ((optimized,) if is_named else self._usual_metrics()))
+        metrics = tuple(METRIC_ALIASES.get(name, name) for name in self.metric_names)
+        optimized = METRIC_ALIASES.get(self.metric_to_optimize, self.metric_to_optimize)
+        usual = ("rougeL", "exact_match")
+        if self.labels is not None:
+            usual = ("accuracy",) if self.label_step is None else ("pearson", "spearman")
+        self._set("metric_names", metrics or ((optimized,) if optimized else usual))
         self._set("metric_to_optimize", optimized or self.metric_names[0])
         usual_features = "product" if len(self.text_column_name) == 2 else "concatenation"
         self._set("probe_features", self.probe_features or usual_features)
@@ -131,11 +132,6 @@ class TaskSpec:
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # the dataclass is frozen
-
-    def _usual_metrics(self) -> tuple[str, ...]:
-        if self.labels is None:
-            return ("rougeL", "exact_match")
-        return ("accuracy",) if self.label_step is None else ("pearson", "spearman")
 
     @property
     def full_name(self) -> str:
@@ -186,14 +182,14 @@ class TaskSpec:
 
     def read_label(self, label: Any) -> int | float | list[str]:
         """
-        Return the class, number or references that a label in the data stands for.
+        Return what a label in the data stands for: a class, a number, or the references of a free-form task.
 
-        A label must be read only once: if the classes have the texts "1" to "5", the class 1 is not the text "1".
+        A class may be given by its number, its text, or its number as text. A truth value is the class "True" or
+        "true" and so on. If the texts of the classes are numbers, a number is such a text. So a label must be read
+        only once: if the classes are called "1" to "5", the class 1 is not the text "1".
 
         Args:
-            label: for classes, the number of a class, its text, or its number as text. A truth value is the class
-                "True" or "true" and so on. If the task's texts are numbers, a number is such a text. For a task on
-                numbers, a number or its text. For a free-form task, a text or a list of texts.
+            label: the value of the label column. `-1`, `None` or an empty text mark an unlabeled example.
 
         Returns:
             The number of the class, the number, or the list of references; for an unlabeled example -1, -1.0 or `[]`.
@@ -203,21 +199,12 @@ class TaskSpec:
         """
         if self.labels is None:
             return self._references(label)
-        if self.is_regression:
-            return self.label_value({self.label_column_name: label})
         if is_unlabeled(label):
-            return UNLABELED
-        number = None if isinstance(label, bool) else whole_number(label)  # False need not be class 0
-        texts = [str(label)] if number is None else [str(label), str(number)]
-        if str(label).strip().lower() in ("true", "false"):  # spelled as in Python, JSON or CSV
-            texts += [str(label).strip().lower(), str(label).strip().capitalize()]
-        for text in texts:
-            if (label_id := self.parse(text)) != UNPARSED:
-                return label_id
-        texts_are_numbers = any(whole_number(text) is not None for text in self.labels.values())
-        if number in self.labels and not texts_are_numbers:
-            return number
-        raise self.bad_label(label)
+            return float(UNLABELED) if self.is_regression else UNLABELED
+        found = self._number(label) if self.is_regression else self._class(label)
+        if found is None:
+            raise self._bad_label(label)
+        return found
 
     def _references(self, label: Any) -> list[str]:
         if label is None or label == UNLABELED or (isinstance(label, str) and not label.strip()):
@@ -230,11 +217,38 @@ class TaskSpec:
             )
         return texts
 
+    def _class(self, label: Any) -> int | None:
+        number = None if isinstance(label, bool) else whole_number(label)  # False need not be class 0
+        texts = [str(label).strip()] if number is None else [str(label), str(number)]
+        if texts[0].lower() in ("true", "false"):  # spelled as in Python, JSON or CSV
+            texts += [texts[0].lower(), texts[0].capitalize()]
+        for text in texts:
+            if (label_id := self.parse(text)) != UNPARSED:
+                return label_id
+        texts_are_numbers = any(whole_number(text) is not None for text in self.labels.values())
+        return number if number in self.labels and not texts_are_numbers else None
+
+    def _number(self, label: Any) -> float | None:
+        """Return a number or its text as a number; `None` if it is not on the scale of the labels."""
+        try:
+            value = float(label)
+        except (TypeError, ValueError):
+            return None
+        scale = [float(text) for text in self.labels.values()]
+        is_on_scale = min(scale) <= value <= max(scale) and not isinstance(label, bool)  # NaN is not
+        return value if is_on_scale else None
+
+    def _nearest(self, value: float) -> int:
+        """Return the class whose number is nearest."""
+        # Round to four decimals, as a float32 turns 0.7, halfway between two steps, into 0.69999999.
+        steps = (Fraction(str(round(value, 4))) - Fraction(self.labels[0])) / Fraction(str(self.label_step))
+        return round(steps)
+
     def label_id(self, example: Example) -> int:
         """
         Return the class of an example, or the class nearest to its number; `-1` if it is unlabeled.
 
-        The label is a class, its text, or a number: what [`~TaskSpec.read_label`] returns.
+        The label is what [`~TaskSpec.read_label`] returned, or the text of a class.
 
         Raises:
             `ValueError`: if the task has no such label.
@@ -245,11 +259,12 @@ class TaskSpec:
         if is_unlabeled(label):
             return UNLABELED
         if self.is_regression:
-            return self._nearest(self.label_value(example))
-        label_id = self.parse(label) if isinstance(label, str) else label
-        if isinstance(label, bool) or label_id not in range(self.num_labels):
-            raise self.bad_label(label)
-        return int(label_id)
+            return self._nearest(self.read_label(label))
+        if isinstance(label, str | bool):
+            return self.read_label(label)
+        if label not in self.labels:
+            raise self._bad_label(label)
+        return int(label)
 
     def label_ids(self, examples: Dataset) -> list[int]:
         """Return the classes of all examples of a data set, see [`~TaskSpec.label_id`]."""
@@ -257,17 +272,8 @@ class TaskSpec:
         return [self.label_id({column: label}) for label in examples[column][:]]
 
     def label_value(self, example: Example) -> float:
-        """Return the number of an example, not rounded; `-1.0` if it is unlabeled."""
-        label = example.get(self.label_column_name)
-        if is_unlabeled(label):
-            return float(UNLABELED)
-        try:
-            value = float(label)
-        except (TypeError, ValueError):
-            raise self.bad_label(label) from None
-        if isinstance(label, bool) or not self._is_on_scale(value):
-            raise self.bad_label(label)
-        return value
+        """Return the number of an example of a task that predicts numbers, not rounded; `-1.0` if it is unlabeled."""
+        return self.read_label(example.get(self.label_column_name))
 
     def parse(self, text: str) -> int:
         """
@@ -277,15 +283,11 @@ class TaskSpec:
         names the nearest label: `"5"` is `"5.0"`.
         """
         text = text.strip()
-        label_id = next((label_id for label_id, label in (self.labels or {}).items() if label == text), UNPARSED)
-        return self._parse_number(text) if label_id == UNPARSED and self.is_regression else label_id
-
-    def _parse_number(self, text: str) -> int:
-        try:
-            value = float(text)
-        except ValueError:
-            return UNPARSED
-        return self._nearest(value) if self._is_on_scale(value) else UNPARSED
+        for label_id, label in (self.labels or {}).items():
+            if label == text:
+                return label_id
+        value = self._number(text) if self.is_regression else None
+        return UNPARSED if value is None else self._nearest(value)
 
     def parse_all(self, texts: Sequence[str]) -> np.ndarray:
         """Return the class of each predicted text, see [`~TaskSpec.parse`]: int64, `(number of texts,)`."""
@@ -303,17 +305,7 @@ class TaskSpec:
         value_of = {label_id: float(text) for label_id, text in self.labels.items()} | {UNPARSED: float(UNPARSED)}
         return np.array([value_of[label_id] for label_id in ids.tolist()], dtype=np.float64)
 
-    def _is_on_scale(self, value: float) -> bool:
-        grid = [float(text) for text in self.labels.values()]
-        return min(grid) <= value <= max(grid)  # False for NaN
-
-    def _nearest(self, value: float) -> int:
-        """Return the class whose number is nearest."""
-        # Round to four decimals, as a float32 turns 0.7, halfway between two steps, into 0.69999999.
-        steps = (Fraction(str(round(value, 4))) - Fraction(self.labels[0])) / Fraction(str(self.label_step))
-        return round(steps)
-
-    def bad_label(self, label: Any) -> UserError:
+    def _bad_label(self, label: Any) -> UserError:
         """Return the error for a label that the task does not have."""
         labels = list(self.labels.items())
         shown, near = f"numbers from {labels[0][1]} to {labels[-1][1]}", ""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,14 +15,14 @@ from ..credentials import is_hub_name, told_name
 from ..data.base_objective import without_waiting
 from ..data.default_corpus import PYTHON_TEXT
 from ..errors import UserError
-from ..suggestions import listed
+from ..suggestions import listed, suggestion
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
-from .loading import build_options, check_own_files, get_loader, load_task, options_of_loaders
+from .loading import build_options, check_own_files, get_loader, load_task
 from .preprocessing import TaskPreprocessor, prepare_task, task_statistics
 from .registry import get_task, training_tasks
-from .rows import check_rows, check_splits
-from .sources import TaskFiles, collect_files
+from .rows import check_rows
+from .sources import TaskFiles
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -39,17 +39,15 @@ class LoadedTask:
         spec (`TaskSpec`): the task.
         examples (`dict[str, Dataset]`): the examples of each split, with the columns of the task.
         prepared (`dict[str, Dataset]`): the same examples as token ids, after [`TaskSplits.prepare`].
-        load (`Callable`, *optional*): loads the examples. Some loaders count tokens to choose what fits.
-        counted_with (`tuple`, *optional*):
-            The tokenizer and `sentence_tokens` that counted tokens; `None` if the loader counts none, empty before the
-            examples are loaded.
+        load (`Callable`, *optional*): loads the examples, if the loader counts tokens to choose what fits.
+        counted_with (`tuple`, *optional*): the tokenizer and `sentence_tokens` that counted them.
     """
 
     spec: TaskSpec
     examples: dict[str, Dataset]
     prepared: dict[str, Dataset] = field(default_factory=dict)
     load: Callable[..., dict[str, Dataset]] | None = None
-    counted_with: tuple | None = ()
+    counted_with: tuple | None = None
 
     def dataset(self, split: str, config: TaskConfig | None = None) -> TaskDataset:
         """Return a prepared split to evaluate on; `config` says how it was prepared."""
@@ -185,7 +183,7 @@ class TaskSplits:
             `ValueError`: if required data is missing or wrong, see [`load_task`], or no loader has an option.
             `TypeError`: if an argument is unknown.
         """
-        files = collect_files(files, file_arguments)
+        files = replace(files or TaskFiles(), **file_arguments)
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
         tested = [_with_lengths(task, lengths) for task in _as_specs(tasks)]
         trained = [_with_lengths(task, lengths) for task in training_tasks(tested)]
@@ -204,11 +202,15 @@ class TaskSplits:
         own_files = [_files_of(files, task in trained, task in tested) for task in loaded]
         check_own_files(list(zip(loaded, needed, own_files, strict=True)))
         splits = cls([], files, sentence_language, seed, split_seed, main_process_first)
-        splits._options = options_of_loaders(loaded, options, sentence_language=sentence_language)
+        splits._options = build_options(loaded, options, sentence_language=sentence_language)
         for task, wanted, own in zip(loaded, needed, own_files, strict=True):
-            if wanted:
-                splits.parts.append(LoadedTask(task, {}, load=partial(splits._load_task, task, own, wanted)))
-                splits._load_part(splits.parts[-1], tokenizer, sentence_tokens)
+            if not wanted:
+                continue
+            load = partial(splits._load_task, task, own, wanted)
+            counts_tokens = get_loader(task).counts_tokens
+            examples = {} if counts_tokens and tokenizer is not None else load()
+            splits.parts.append(LoadedTask(task, examples, load=load if counts_tokens else None))
+            splits._count_tokens(splits.parts[-1], tokenizer, sentence_tokens)
         if do_predict and not any(split in part.spec.test_splits for part in splits.parts for split in part.examples):
             raise UserError("No task has test data: name `test_file`, or leave out `do_predict`.")
         return splits
@@ -229,18 +231,14 @@ class TaskSplits:
                 purpose.report_missing(task, split, examples, is_one_of_several)
         return {split: needed[split].select(examples[split]) for split in needed if split in examples}
 
-    def _load_part(
+    def _count_tokens(
         self, part: LoadedTask, tokenizer: PreTrainedTokenizerBase | None, sentence_tokens: bool | None
     ) -> None:
-        """Load the examples of a task; again only if the loader counts tokens and the tokenizer is another one."""
-        counts_tokens = tokenizer is not None and get_loader(part.spec).counts_tokens
-        counted_with = (tokenizer, sentence_tokens) if counts_tokens else None
-        if part.load is None or part.counted_with == counted_with:
-            return
-        length = None
-        if counts_tokens:
+        """Load the examples of a task again if the loader counts tokens, and another tokenizer than before does."""
+        counted_with = (tokenizer, sentence_tokens)
+        if part.load is not None and tokenizer is not None and part.counted_with != counted_with:
             length = self._preprocessor(part.spec, tokenizer, sentence_tokens, self.split_seed).length
-        part.examples, part.counted_with = part.load(length=length), counted_with
+            part.examples, part.counted_with = part.load(length=length), counted_with
 
     @classmethod
     def from_datasets(
@@ -264,14 +262,20 @@ class TaskSplits:
             max_source_length, max_target_length, sentence_language, seed: as for [`~TaskSplits.load`].
 
         Raises:
-            `TypeError`: if `datasets` is not a mapping, or a value is not a `datasets.Dataset`.
+            `TypeError`: if `datasets` does not map names to `datasets.Dataset`.
             `ValueError`: if the task has no such split or label, a column is missing, or a text is empty.
         """
         (spec,) = _as_specs(task)
         spec = _with_lengths(spec, {"max_source_length": max_source_length, "max_target_length": max_target_length})
-        check_splits("datasets", datasets, spec)
+        if not isinstance(datasets, Mapping) or not all(isinstance(rows, Dataset) for rows in datasets.values()):
+            raise TypeError(
+                "`datasets` must map the names of splits to data sets that are no streams: `{'train': dataset}`."
+            )
         examples = {}
         for split, dataset in datasets.items():
+            if split not in spec.splits:
+                near = suggestion(split, spec.splits, "splits")
+                raise UserError(f"`datasets`: the task {spec.full_name!r} has no split {split!r}.{near}")
             examples[split] = check_rows(dataset, spec, f"split {split!r}", needs_labels=split not in spec.test_splits)
         return cls([LoadedTask(spec, examples)], None, sentence_language, seed)
 
@@ -307,18 +311,12 @@ class TaskSplits:
             `TaskSplits`: itself.
 
         Raises:
-            `TypeError`: if `tokenizer` is not a tokenizer.
             `ValueError`: see [`TaskPreprocessor`].
         """
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise TypeError(
-                f"`tokenizer` must be a tokenizer of transformers, got {type(tokenizer).__name__}: {tokenizer!r:.80}. "
-                "`load_tokenizer(name_or_path)` loads one."
-            )
         self._tokenizer = tokenizer
         self.statistics = {}
         for part in self.parts:
-            self._load_part(part, tokenizer, sentence_tokens)
+            self._count_tokens(part, tokenizer, sentence_tokens)
             for split, examples in part.examples.items():
                 seed = self.seed if split == part.spec.train_split else self.split_seed
                 preprocessor = self._preprocessor(part.spec, tokenizer, sentence_tokens, seed)
@@ -330,18 +328,11 @@ class TaskSplits:
                 # A collator of the user's own would pass this column on to the model.
                 part.prepared[split] = prepared.remove_columns("num_cut_target_tokens").with_format("numpy")
                 _report(name, self.statistics[name])
-            self._report_one_class(part)
+            found = set(part.train_label_ids or ()) if part.spec.is_classification else ()
+            if len(found) == 1:
+                label = part.spec.labels.get(*found)
+                logger.warning(f"{self._name(part.spec)}: all training examples have the label {label!r}.")
         return self
-
-    def _report_one_class(self, part: LoadedTask) -> None:
-        """Warn if all training examples have the same label."""
-        found = set(part.train_label_ids or ()) if part.spec.is_classification else set()
-        if len(found) == 1:
-            label = part.spec.labels.get(*found)
-            logger.warning(
-                f"{self._name(part.spec)}: all training examples have the label {label!r}, one of "
-                f"{part.spec.num_labels}. The model will learn to write it for every input."
-            )
 
     def _preprocessor(
         self, spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, sentence_tokens: bool | None, seed: int
@@ -413,13 +404,9 @@ class TaskSplits:
     def task_config(self) -> TaskConfig:
         """The tasks and how their examples were prepared, which [`TaskTrainer`] saves with the model."""
         self._check_prepared()
-        options = {task.loader: asdict(build_options(task, self._options.get(task.loader))) for task in self.tasks}
-        return TaskConfig(
-            tasks=tuple(self.tasks),
-            sentence_tokens=self._sentence_tokens,
-            sentence_language=self.sentence_language,
-            loader_options={loader: values for loader, values in options.items() if values},
-        )
+        options = build_options(self.tasks) | self._options
+        options = {loader: asdict(values) for loader, values in options.items() if fields(values)}
+        return TaskConfig(tuple(self.tasks), self._sentence_tokens, self.sentence_language, loader_options=options)
 
     @property
     def hub_datasets(self) -> list[str]:

@@ -13,10 +13,9 @@ from tiny_tasks import ENTRY, RegistryTestCase
 class FieldsTest(RegistryTestCase):
     @parameterized.parameters(
         ({"metric_name": "f1"}, "field `metric_name`: there is no such field. Did you mean 'metric_names'"),
-        ({"labels": [True, False]}, "field `labels`: class 0 must be text, got True. YAML reads yes"),
-        ({"labels": {"sad": 0}}, "field `labels`: must map class numbers to texts"),
+        ({"labels": [True, False]}, "field `labels`: class 0 must be text, .* got True. YAML reads yes"),
+        ({"labels": {"sad": 0}}, "field `labels`: must be the texts of two or more classes.* got {'sad': 0}"),
         ({"labels": ["sad", "sad"]}, "field `labels`: several classes have the text 'sad'"),
-        ({"labels": ["sad"]}, "field `labels`: there must be two classes"),
         ({"labels": ["-1", "1"]}, "field `labels`: '-1' marks an unlabeled example"),
         ({"prefix": ["a", "b"]}, "field `prefix`: there must be one for each of the 1 text columns"),
         ({"prefix": "Review: {review} Tone:"}, "field `prefix`: '{review}' would stay in the prompt as it is"),
@@ -25,19 +24,16 @@ class FieldsTest(RegistryTestCase):
         ({"metric_names": ["pearson"]}, "field `metric_names`: 'pearson' does not suit predictions that are a class"),
         (
             {"metric_names": ["f1"], "metric_to_optimize": "accuracy"},
-            "`metric_to_optimize`: 'accuracy' is not one",
+            "`metric_to_optimize`: must be one of `metric_names`, 'f1'",
         ),
+        ({"label_step": 0.5, "labels": None}, "field `labels`: must be the numbers to predict, in steps of 0.5"),
         ({"label_step": 0.5}, "field `labels`: with a `label_step`, they must be numbers"),
         ({"label_step": 0.5, "labels": ["0", "1"]}, "field `label_step`: the labels must be numbers in steps of 0.5"),
         ({"train_split": ""}, "field `train_on`: a task without `train_split` needs another"),
         ({"validation_splits": ["test"]}, "field `train_split`: the splits must have different names"),
-        ({"submission_names": ["a.tsv", "b.tsv"]}, "field `submission_names`: there must be one for each test split"),
-        ({"column_aliases": {"stars": "lable"}}, "field `column_aliases`: .* 'lable'.* Did you mean 'label'"),
         ({"name": "my task"}, "field `name`: must be letters"),
-        ({"submission_rows": ["many"]}, "field `submission_rows`: must be numbers of rows .* holds 'many'"),
         ({"probe_features": "diference"}, "field `probe_features`: got 'diference'. Did you mean 'difference'"),
-        ({"probe_hidden_units": -1}, "field `probe_hidden_units`: must be at least 0, got -1"),
-        ({"probe_features": "product"}, "field `probe_features`: 'product' is for 2 text columns, but there are 1"),
+        ({"probe_features": "product"}, "field `probe_features`: 'product' is for 2 text columns, there are 1"),
     )
     def test_a_wrong_field_is_an_error_that_names_it(self, values, message):
         with self.assertRaisesRegex(ValueError, message):

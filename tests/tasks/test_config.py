@@ -7,7 +7,6 @@ from absl.testing import parameterized
 
 from hf_depth import get_task
 from hf_depth.tasks.config import (
-    FORMAT_VERSION,
     TASK_CONFIG_FILE,
     TaskConfig,
     find_task_config,
@@ -79,9 +78,8 @@ class TaskConfigTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("{", "Expecting"),
-        (json.dumps({"format_version": FORMAT_VERSION + 1}), "its format is 2.* upgrade"),
-        (json.dumps({"format_version": 1, "tasks": []}), "a field is missing or wrong"),
-        (json.dumps({"format_version": 1, "tasks": {"a/b": {"name": "b"}}}), "a field is missing or wrong.*benchmark"),
+        (json.dumps({"tasks": []}), "a field is missing or wrong"),
+        (json.dumps({"tasks": {"a/b": {"name": "b"}}}), "a field is missing or wrong.*benchmark"),
     )
     def test_a_file_that_cannot_be_read_is_named(self, content, message):
         self.write(content)

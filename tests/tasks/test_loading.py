@@ -1,17 +1,21 @@
-"""Each task has its loader, and each loader its options."""
+"""Each task has its loader, each loader its options; new examples are read as those to train on."""
 
-from unittest import mock
+import json
+from dataclasses import asdict
 
 from absl.testing import parameterized
 from datasets import Dataset
 
 from hf_depth.tasks.loaders.discourse import DiscourseOptions
-from hf_depth.tasks.loaders.natural_instructions import NaturalInstructionsOptions
-from hf_depth.tasks.loading import LOADERS, Loader, build_options, load_task
+from hf_depth.tasks.loaders.natural_instructions import NaturalInstructionsOptions, prompt
+from hf_depth.tasks.loading import build_options, load_task, read_new_examples
 from hf_depth.tasks.registry import as_task, get_task
 from hf_depth.tasks.sources import TaskFiles
-from hf_depth.tasks.splits import TaskSplits
-from tiny_tasks import RTE_EXAMPLES, TaskFilesTestCase, as_jsonl
+from tiny_tasks import ENTRY, RTE, RTE_EXAMPLES, WRITERS, TaskFilesTestCase, as_jsonl, write_natural_instructions
+
+TONE = as_task(ENTRY | {"column_aliases": {"text": "review", "body": "review"}}, "tests", "tone")
+TEXTS = {name: [row[name] for row in RTE_EXAMPLES] for name in RTE.text_column_name}
+UNLABELED = [{name: row[name] for name in ("idx", *RTE.text_column_name)} for row in RTE_EXAMPLES]
 
 
 class LoadTaskTest(TaskFilesTestCase):
@@ -26,45 +30,101 @@ class LoadTaskTest(TaskFilesTestCase):
                 self.assertEqual(load_task(task, **arguments)["train"].to_list(), RTE_EXAMPLES)
 
 
-ROWS = Dataset.from_dict({"a": ["A"], "label": [0], "idx": [0]})
-
-
-class OwnLoaderTest(parameterized.TestCase):
-    TASK = as_task({"text_column_name": "a", "prefix": "", "labels": ["x", "y"], "loader": "own"}, "mine", "t")
-
-    def refuses(self, loader, error, message):
-        with mock.patch.dict(LOADERS, {"own": loader}):
-            for load in (load_task, TaskSplits.load):
-                with self.assertRaisesRegex(error, message):
-                    load(self.TASK)
-
-    @parameterized.parameters(
-        ({"dev": ROWS}, ValueError, "^`LOADERS.'own'..load.….`: the task 'mine/t' has no split 'dev'. The splits"),
-        ({"train": ROWS.to_list()}, TypeError, "^`LOADERS.'own'..load.…..'train'.` must be a .*Dataset`, got list"),
-        (ROWS, TypeError, "^`LOADERS.'own'..load.….` must map the names of splits to data sets, got Dataset"),
-    )
-    def test_a_loader_returns_data_sets_by_the_names_of_the_splits(self, loaded, error, message):
-        self.refuses(Loader(lambda *args, **kwargs: loaded), error, message)
-
-
 class OptionsTest(parameterized.TestCase):
     @parameterized.parameters(
-        (
-            "sentence_ordering",
-            "text_colum",
-            "no option `text_colum` of the loader 'discourse'. Did you mean 'text_column'",
-        ),
-        ("rte", "text_column", "no option `text_column` of the loader 'table'. The options are: none"),
+        ("sentence_ordering", "text_colum", "no option `text_colum` .* 'discourse'. Did you mean 'text_column'"),
+        ("rte", "text_column", "no option `text_column` of the loaders 'table'. The options are: none"),
     )
     def test_a_misspelt_option_is_answered_by_near_ones(self, name, option, message):
         with self.assertRaisesRegex(ValueError, message):
             load_task(name, options={option: 1})
 
     def test_options_are_given_by_name_or_as_their_dataclass(self):
-        task = get_task("sentence_ordering")
-        options = DiscourseOptions(max_examples_per_document=3)
-        self.assertEqual(build_options(task, options), options)
-        self.assertEqual(build_options(task, {"max_examples_per_document": 3}), options)
-        self.assertEqual(build_options(task), DiscourseOptions())
-        with self.assertRaisesRegex(ValueError, "no option `add_task_definition` of the loader 'discourse'"):
-            build_options(task, NaturalInstructionsOptions())
+        tasks, options = [get_task("sentence_ordering")], DiscourseOptions(max_examples_per_document=3)
+        self.assertEqual(build_options(tasks, options), {"discourse": options})
+        self.assertEqual(build_options(tasks, {"max_examples_per_document": 3}), {"discourse": options})
+        self.assertEqual(build_options(tasks, sentence_language="de")["discourse"].sentence_language, "de")
+
+
+class ColumnsTest(TaskFilesTestCase):
+    def test_examples_are_read_of_any_kind(self):
+        dataset = Dataset.from_list(UNLABELED)
+        for examples in (
+            UNLABELED,
+            iter(UNLABELED),
+            dataset,
+            dataset.to_iterable_dataset(),
+            dataset.with_format("torch"),
+            dataset.to_pandas(),
+        ):
+            self.assertEqual(read_new_examples(examples, RTE), TEXTS)
+
+    @parameterized.parameters(("jsonl", True), ("tsv", False))
+    def test_files_are_read_and_labels_left_out(self, ending, is_packed):
+        rows = [row | {"label": "no label of the task"} for row in UNLABELED]
+        path = self.write(f"new.{ending}" + ".gz" * is_packed, WRITERS[ending](rows))
+        self.assertEqual(read_new_examples(path, RTE, cache_dir=str(self.folder / "cache")), TEXTS)
+
+    @parameterized.parameters(list, Dataset.from_list)
+    def test_columns_may_have_the_names_of_aliases(self, kind):
+        self.assertEqual(read_new_examples(kind([{"body": "Good."}]), TONE), {"review": ["Good."]})
+        both = kind([{"text": "Bad.", "review": "Good."}])
+        self.assertEqual(read_new_examples(both, TONE), {"review": ["Good."]})
+
+    @parameterized.parameters(list, iter)
+    def test_texts_are_examples_of_a_task_with_one_column(self, kind):
+        self.assertEqual(read_new_examples(kind(["Good.", "Bad."]), TONE), {"review": ["Good.", "Bad."]})
+        self.assertEqual(
+            read_new_examples(kind(["Repeat."]), get_task("natural_instructions")), {"prompt": ["Repeat."]}
+        )
+
+    @parameterized.parameters(
+        ([{"review": "a"}, {"film": "b"}], "Example 1 .* has no column 'review'. The columns are: 'film'"),
+        ([{"review": "a"}, {"review": None}], "Example 1 .*: the column 'review' must hold text, but holds None"),
+        ([1984], "Example 0 must be a dictionary with the columns 'review', got 1984"),
+        ({"review": "a"}, r"`examples` must be a list .* write `\[example\]`"),
+    )
+    def test_what_is_no_example_is_named(self, examples, message):
+        with self.assertRaisesRegex(ValueError, message):
+            read_new_examples(examples, TONE)
+
+    def test_errors_in_a_file_name_it_and_its_row(self):
+        path = self.write("{new}.jsonl", '{"review": "a"}\n{"review": null}\n')
+        with self.assertRaisesRegex(ValueError, r"{new}.jsonl, row 1 \(the first is 0\): the column 'review' must"):
+            read_new_examples(path, TONE, cache_dir=str(self.folder / "cache"))
+        with self.assertRaisesRegex(ValueError, "new.txt has an unknown extension. Known are .json, .*, .tsv"):
+            read_new_examples(self.write("new.txt", "a"), TONE)
+
+
+class LoadersTest(TaskFilesTestCase):
+    @parameterized.parameters("DCchat", "BSOarxiv")
+    def test_disco_eval_is_read_as_it_is_published_and_without_labels(self, name):
+        task = get_task(name, "disco_eval")
+        columns = task.text_column_name
+        rows = [[f"A {number} {i}." for i in range(len(columns))] for number in range(2)]
+        expected = {column: [row[i] for row in rows] for i, column in enumerate(columns)}
+        cache = str(self.folder / "cache")
+        lines = "".join("\t".join(row) + "\n" for row in rows)
+        self.assertEqual(read_new_examples(self.write("new.txt", lines), task, cache_dir=cache), expected)
+        labeled = "".join("\t".join(["?", *row]) + "\n" for row in rows)
+        self.assertEqual(read_new_examples(self.write("old.txt", labeled), task, cache_dir=cache), expected)
+        with self.assertRaisesRegex(ValueError, "line 1: expected a label and"):
+            read_new_examples(self.write("bad.txt", "One text.\n"), task, cache_dir=cache)
+
+    def test_natural_instructions_get_their_prompt(self):
+        write_natural_instructions(self.folder / "ni", ["Call me Ishmael."])
+        content = json.loads((self.folder / "ni" / "tasks" / "task1_repeat.json").read_text())
+        spec = get_task("natural_instructions")
+        options = NaturalInstructionsOptions(num_pos_examples=1)
+        example = {name: content[name] for name in ("Definition", "Positive Examples")} | {"input": "Call me Ishmael."}
+        expected = prompt(content, "Call me Ishmael.", num_pos_examples=1)
+        for examples in ([example], Dataset.from_list([example])):
+            found = read_new_examples(examples, spec, options=asdict(options))
+            self.assertEqual(found["prompt"], [expected])
+            self.assertTrue(expected.endswith(found["instance"][0]))
+        self.assertEqual(read_new_examples([{"prompt": "Repeat."}], spec), {"prompt": ["Repeat."]})
+        short = read_new_examples([example], spec, options=options, length=lambda text: len(text) * 20)
+        self.assertEqual(short["prompt"], [prompt(content, "Call me Ishmael.", num_pos_examples=0)])
+        for fields in ({"Definition": None}, {"Positive Examples": [{"input": "A."}]}):
+            with self.assertRaisesRegex(ValueError, "needs the fields of its task's file.*(Definition|output)"):
+                read_new_examples([example | fields], spec)

@@ -54,8 +54,8 @@ class TaskFileTest(RegistryTestCase):
         self.assertEqual(loaded[0].labels, {0: "sad", 1: "glad"})
 
     @parameterized.parameters(
-        ("labels: [yes, no]", ": Task 'tone', field `labels`: class 0 must be text, got True"),
-        ("labels: [1, 2, 3]", ": .* class 0 must be text, .* got 1. Put quotes, as in '1'"),
+        ("labels: [yes, no]", ": Task 'tone', field `labels`: class 0 must be text, .* got True"),
+        ("labels: [1, 2, 3]", ": .* class 0 must be text, .* got 1. Put quotes"),
         (
             "label_column_name: tone review:",
             ", line 4: mapping values are not .* here: put quotes round a text with a colon.$",
@@ -63,7 +63,6 @@ class TaskFileTest(RegistryTestCase):
         ("lables: [sad, glad]", ": Task 'tone', field `lables`: there is no such field. Did you mean 'labels'"),
         ("prefix: y", ", line 4: 'prefix' is given twice"),
         ("labels: [sad, glad", ", line [45]: .*"),
-        ("? [a]\n: b", ", line 4: found unhashable key"),
     )
     def test_a_mistake_is_an_error_that_names_the_file_and_the_field_or_the_line(self, line, message):
         path = self.write(f"name: tone\ntext_column_name: review\nprefix: x\n{line}\n")
@@ -71,12 +70,6 @@ class TaskFileTest(RegistryTestCase):
             load_task_file(path)
 
     @parameterized.parameters("just text", "- 1\n", "# nothing\n")
-    def test_a_file_without_a_task_is_an_error_that_shows_one(self, content):
-        with self.assertRaisesRegex(ValueError, "task.yaml(.|\n)*such as|for example(.|\n)*text_column_name: review"):
+    def test_a_file_without_a_task_is_an_error_that_says_what_a_task_is(self, content):
+        with self.assertRaisesRegex(ValueError, "task.yaml: expected a task or several, .* `text_column_name`"):
             load_task_file(self.write(content))
-
-    def test_a_missing_file_is_an_error(self):
-        with self.assertRaisesRegex(ValueError, "`task_file`: .* is not a file. Name a YAML file"):
-            load_task_file(self.folder)
-        with self.assertRaisesRegex(FileNotFoundError, "`task_file`: there is no file"):
-            load_task_file(self.folder / "other.yaml")

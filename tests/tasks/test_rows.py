@@ -167,17 +167,15 @@ class ClassLabelTest(TaskFilesTestCase):
     def test_other_names_keep_their_numbers_with_a_warning_that_names_both(self, names):
         with self.assertLogs(rows_logger, "WARNING") as logs:
             self.assertEqual(self.checked(names, [0, 1]), [0, 1])
-        self.assertLen(logs.output, 1)
-        self.assertIn(
-            f"the column 'label' is a ClassLabel with the names {names[0]!r}, {names[1]!r}, which are no labels of "
-            "the task 'rte'. Its numbers are taken for those of the task, whose labels are 'entailment', 'not_ent",
+        self.assertRegex(
             logs.output[0],
+            f"names {names[0]!r}, {names[1]!r}, .* no labels of the task 'rte'. These are: 'entailment', 'not_entail",
         )
 
     def test_where_the_labels_are_numbers_the_names_tell_them(self):
         stars = as_task(ENTRY | {"labels": ["1", "2", "3"]}, "mine", "stars")
         self.assertEqual(self.checked(["3", "1", "2"], [0, 1, 2], stars), [2, 0, 1])
-        with self.assertRaisesRegex(ValueError, "of which '0' are no labels of the task 'stars'"):
+        with self.assertRaisesRegex(ValueError, "Task 'stars': the column 'label' holds '0', which is none"):
             self.checked(["0", "1", "2"], [0, 1, 2], stars)
         self.assertEqual(self.checked(["3.8", "0.25"], [0, 1], "stsb"), [3.8, 0.25])
 

@@ -75,8 +75,7 @@ class BadFilesTest(TaskFilesTestCase):
             read = self.load("qqp", train_file=path)["train"]
         self.assertEqual([row["idx"] for row in read], [0, 1, 2, 3])
         self.assertEqual([row["question2"] for row in read], ["question2 0", "question2 1", "", "question2 3"])
-        self.assertIn("train.tsv: 3 lines do not have 6 cells between tabs. They are left", logs.output[0])
-        self.assertIn("1 texts in 'question2' are empty, the first in row 2", logs.output[1])
+        self.assertIn("train.tsv: 3 lines do not have 6 cells between tabs and are left out", logs.output[0])
         self.assert_refused(
             "train.tsv, line 3: it has 4 cells", replace(get_task("qqp"), file_defects=()), train_file=path
         )
@@ -86,7 +85,7 @@ class BadFilesTest(TaskFilesTestCase):
         read = self.load("rte", train_file=self.write("a.jsonl", as_jsonl(rows)))["train"]
         self.assertEqual([row["label"] for row in read], [0, 1, 1, 1])
         path = self.write("b.jsonl", as_jsonl([{"question": "Q", "answers": answer} for answer in ("5", ["5"])]))
-        self.assert_refused("b.jsonl.*'answers' holds text in some rows, and numbers", QUESTIONS, train_file=path)
+        self.assert_refused("b.jsonl, row 0 .*'answers' must hold a text or a list", QUESTIONS, train_file=path)
         path = self.write("c.jsonl", as_jsonl([row | {"sentence1": "2020-01-01"} for row in RTE_EXAMPLES]))
         self.assert_refused("c.jsonl, row 0 .*'sentence1' must hold text, but holds datetime", "rte", train_file=path)
 
@@ -96,8 +95,7 @@ class BadFilesTest(TaskFilesTestCase):
 
     @parameterized.parameters(
         ("a.txt", "A plain text.", "a.txt has an unknown extension. Known are .json, .jsonl, .csv, .parquet, .tsv"),
-        ("a.tsv", "", "a.tsv is empty"),
-        ("a.tsv", "sentence1\tsentence1\tlabel\na\tb\t1\n", "a.tsv has several columns 'sentence1'"),
+        ("a.tsv", "", "a.tsv has no rows"),
         ("a.tsv", b"sentence1\tsentence2\tlabel\n\xff\tb\t1\n", "a.tsv, line 2: it is not UTF-8"),
         ("a.jsonl", '{"sentence1": \n', "cannot read .*a.jsonl, line [12]"),
     )
@@ -135,6 +133,51 @@ class FoldersTest(TaskFilesTestCase):
         with self.assertRaisesRegex(ValueError, "neither files of the task 'rte'.* It holds: 'cola/'"):
             self.load_folder("rte")
         self.assert_refused("`dataset_dir`: there is no folder", "rte", dataset_dir=self.folder / "nothing")
+
+
+class GlueFilesTest(TaskFilesTestCase):
+    """The files of gluebenchmark.com, with columns and names of their own."""
+
+    def test_mnli(self):
+        columns = "index\tpromptID\tgenre\tsentence1_parse\tsentence1\tsentence2\tlabel1\tgold_label"
+        for name in ("train", "dev_matched", "dev_mismatched"):
+            self.write(f"MNLI/{name}.tsv", f"{columns}\n4\t1\tslate\t(P)\tP.\tH.\tneutral\tcontradiction\n")
+        self.write("MNLI/test_matched.tsv", "index\tsentence1\tsentence2\n9\tP.\tH.\n")
+        expected = {"premise": "P.", "hypothesis": "H."}
+        loaded = self.load_folder("mnli")
+        self.assertEqual(list(loaded), ["train", "validation_matched", "validation_mismatched", "test_matched"])
+        self.assertEqual(loaded["validation_mismatched"], [expected | {"label": 2, "idx": 4}])
+        self.assertEqual(loaded["test_matched"], [expected | {"label": -1, "idx": 9}])
+
+    def test_cola_has_no_header_but_in_the_test(self):
+        self.write("CoLA/train.tsv", "gj04\t1\t\tOur friends came.\ngj04\t0\t*\tThey came us.\n")
+        self.write("CoLA/test.tsv", "index\tsentence\n0\tBill whistled.\n")
+        loaded = self.load_folder("cola")
+        self.assertEqual(
+            [(row["sentence"], row["label"]) for row in loaded["train"]],
+            [("Our friends came.", 1), ("They came us.", 0)],
+        )
+        self.assertEqual(loaded["test"], [{"sentence": "Bill whistled.", "label": -1, "idx": 0}])
+
+    @parameterized.parameters(
+        ("stsb", "STS-B", "index\tgenre\tsentence1\tsentence2\tscore", "4\tnews\tA.\tB.\t4.250", 4.25),
+        ("mrpc", "MRPC", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t8\t9\tA.\tB.", 1),
+        ("qqp", "QQP", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "4\t1\t2\tA.\tB.\t1", 1),
+        ("qnli", "QNLI", "index\tquestion\tsentence\tlabel", "4\tA.\tB.\tnot_entailment", 1),
+        ("wnli", "WNLI", "index\tsentence1\tsentence2\tlabel", "4\tA.\tB.\t1", 1),
+        ("rte", "RTE", "index\tsentence1\tsentence2\tlabel", "4\tA.\tB.\tentailment", 0),
+    )
+    def test_pairs(self, name, folder, header, line, label):
+        self.write(f"{folder}/train.tsv", f"{header}\n{line}\n")
+        (row,) = self.load_folder(name)["train"]
+        self.assertEqual([row[column] for column in get_task(name).text_column_name], ["A.", "B."])
+        self.assertEqual(row["label"], label)
+
+    def test_the_diagnostic_set(self):
+        self.write("AX/AX.tsv", "index\tsentence1\tsentence2\n4\tP.\tH.\n")
+        self.assertEqual(
+            self.load_folder("ax"), {"test": [{"premise": "P.", "hypothesis": "H.", "label": -1, "idx": 4}]}
+        )
 
 
 class HubTest(TaskFilesTestCase):

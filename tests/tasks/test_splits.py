@@ -90,7 +90,7 @@ class LoadTest(SplitsTestCase):
             self.examples(f"{name}/train", 4)
         splits = self.load_splits(["rte", get_task("wnli")], dataset_dir=self.folder / "data")
         self.assertEqual(self.names(splits), ["rte train", "wnli train"])
-        with self.assertRaisesRegex(ValueError, "`train_file`: the tasks 'glue/rte' and 'glue/wnli' would both have"):
+        with self.assertRaisesRegex(ValueError, "The tasks 'glue/rte' and 'glue/wnli' would both have .*a.jsonl"):
             self.load_splits(["rte", "wnli"], train_file="a.jsonl")
 
     @parameterized.parameters((("glue/rte", "glue/mrpc"),), (("disco_eval/SParxiv", "disco_eval/SPwiki"),))
@@ -99,9 +99,7 @@ class LoadTest(SplitsTestCase):
         for name in ("train", "validation"):
             self.write(f"{name}.jsonl", rows)
         arguments = {"dataset_dir": self.folder / "data", "do_predict": False}
-        message = (
-            f"`dataset_dir`: the tasks '{tasks[0]}' and '{tasks[1]}' would both .*train.jsonl.* a folder for each"
-        )
+        message = f"The tasks '{tasks[0]}' and '{tasks[1]}' would both .*train.jsonl.* a folder for each"
         with self.assertRaisesRegex(ValueError, message):
             self.load_splits(tasks, **arguments)
         self.assertLen(self.names(self.load_splits(tasks[0], **arguments)), 2)
@@ -126,7 +124,7 @@ class LoadTest(SplitsTestCase):
             options=DiscourseOptions(text_column="body"),
         )
         self.assertContainsSubset(["sentence_ordering train", "rte train"], self.names(splits))
-        with self.assertRaisesRegex(ValueError, "there is no option `text_column` of the loader 'table'"):
+        with self.assertRaisesRegex(ValueError, "there is no option `text_column` of the loaders 'table'"):
             self.load_splits("rte", options=DiscourseOptions())
 
 
@@ -158,13 +156,9 @@ class FromDatasetsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             TaskSplits.from_datasets("rte", data)
 
-    @parameterized.parameters(
-        (rte_rows(2), "`datasets` must map the names of splits to data sets, got Dataset: write `{'train': dataset}`"),
-        ({"train": rte_rows(2).to_list()}, r"`datasets\['train'\]` must be a `datasets.Dataset`, got list.*from_list"),
-        ({"train": rte_rows(2).to_iterable_dataset()}, "must be .* got IterableDataset.*`Dataset.from_generator`"),
-    )
-    def test_what_is_no_data_set_by_its_split_is_refused_with_the_remedy(self, data, message):
-        with self.assertRaisesRegex(TypeError, message):
+    @parameterized.parameters((rte_rows(2),), ({"train": rte_rows(2).to_iterable_dataset()},))
+    def test_what_is_no_data_set_by_its_split_is_refused_with_the_remedy(self, data):
+        with self.assertRaisesRegex(TypeError, "`datasets` must map the names of splits .*: `{'train': dataset}`"):
             TaskSplits.from_datasets("rte", data)
 
 

@@ -8,10 +8,8 @@ Tasks", arXiv 2204.07705.
 
 import functools
 import json
-import logging
 import os
 import string
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,26 +19,16 @@ from datasets import Dataset, Features, List, Value
 
 from ...data.files import file_version
 from ...errors import UserError
+from ...ranges import AT_LEAST_ONE, NOT_NEGATIVE, check_ranges
 from ...suggestions import listed
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator
 from ..spec import TaskSpec
-
-logger = logging.getLogger(__name__)
 
 MAX_VALIDATION_SHARE = 0.2  # the maximum share of a task's instances for validation
 NUM_CLOSING_TOKENS = 2  # `<eosen>` (DEPTH only) and `</s>` at the end of an input
 
 # The fields of a task's file that a prompt may show.
 TASK_FIELDS = ("Name", "Definition", "Positive Examples", "Negative Examples")
-
-# The fields of a task's file that are lists, and whether these may be empty.
-LISTS = {
-    "Definition": False,
-    "Categories": False,
-    "Positive Examples": True,
-    "Negative Examples": True,
-    "Instances": False,
-}
 
 # The five kinds of training prompts of Tk-Instruct, see `tk_instruct`.
 TK_INSTRUCT_PROMPTS = (
@@ -85,11 +73,9 @@ class NaturalInstructionsOptions:
     max_num_validation_instances_per_task: int | None = 10
 
     def __post_init__(self):
-        for item in fields(self):
-            value = getattr(self, item.name)
-            least = 1 if item.name.startswith("max_") else 0 if item.name.startswith("num_") else None
-            if least is not None and value is not None and value < least:
-                raise UserError(f"`{item.name}` must be at least {least}, got {value}.")
+        names = [item.name for item in fields(self)]
+        check_ranges(self, {name: AT_LEAST_ONE for name in names if name.startswith("max_")})
+        check_ranges(self, {name: NOT_NEGATIVE for name in names if name.startswith("num_")})
 
     @property
     def prompt(self) -> dict[str, Any]:
@@ -156,31 +142,23 @@ def complete_example(
     """
     Add a prompt to a new example that has an `input` and no prompt.
 
-    Args:
-        example: `input` and the fields of its task's file that the prompt shows (`TASK_FIELDS`).
-        spec: the task.
-        options: what a prompt shows.
-        length: counts the tokens of a text.
-
-    Raises:
-        `ValueError`: if the example lacks the definition, or an example to show lacks a text.
+    The example has the fields of its task's file that the prompt shows (`TASK_FIELDS`). `length` counts the tokens of
+    a text.
     """
     (column,) = spec.text_column_name
     if example.get(column) is not None or not isinstance(example.get("input"), str):
         return example
-    task = {"Name": "", "Definition": "", "Positive Examples": (), "Negative Examples": ()}
+    task = {"Name": "", "Positive Examples": (), "Negative Examples": ()}
     task |= {name: example[name] for name in TASK_FIELDS if example.get(name)}
-    if options.add_task_definition and not task["Definition"]:
-        raise UserError(
-            f"An example of {spec.full_name!r} has no 'Definition', which its prompt begins with. Give it, or the "
-            f"whole prompt as {column!r}."
-        )
-    for field in ("Positive Examples", "Negative Examples"):
-        for index, shown in enumerate(task[field]):
-            _check_texts(spec.full_name, f"{field!r}[{index}] of an example", shown, ("input", "output"))
     end = instance_text(example["input"])
     fits = _fits(end, spec.max_source_length, length)
-    return {column: prompt(task, example["input"], **options.prompt, fits=fits), "instance": end}
+    try:
+        return {column: prompt(task, example["input"], **options.prompt, fits=fits), "instance": end}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(
+            f"An example of {spec.full_name!r} needs the fields of its task's file that the prompt shows, such as "
+            f"'Definition', or the whole prompt as {column!r}: {error!r}."
+        ) from error
 
 
 def load(
@@ -198,23 +176,11 @@ def load(
     The first ones are for validation, the others for training, except those with an input that is in validation. A
     test task gives its first instances, as in the official evaluation.
 
-    The prompts are cached in `cache_dir`. How many were shortened is logged only when they are made.
+    `dataset_dir` is a copy of the repository with `tasks/*.json` and `splits/default/{train,test}_tasks.txt`. If
+    `length` counts the tokens of a text, prompts leave out examples that do not fit into `max_source_length`.
 
-    Args:
-        spec: the task.
-        files: `dataset_dir` is a copy of the repository with `tasks/*.json` and
-            `splits/default/{train,test}_tasks.txt`.
-        options: which instances to take, and what a prompt shows.
-        split_seed: the seed that chooses instances and prompts.
-        length: counts the tokens of a text. If it is given, prompts leave out examples that do not fit into the task's
-            `max_source_length`.
-
-    Returns:
-        `dict[str, Dataset]`: `train`, `validation` and `test` with the columns `prompt`, `instance` (the end of the
-        prompt, which is cut last), `references` (all right outputs), `task`, `category` and `id`.
-
-    Raises:
-        `ValueError`: if the folder, a list, a task, a field or an option is missing or wrong.
+    The columns are `prompt`, `instance` (the end of the prompt, which is cut last), `references` (all right outputs),
+    `task`, `category` and `id`.
     """
     if files.train_file or files.validation_file or files.test_file:
         raise UserError(
@@ -236,48 +202,20 @@ def load(
 
 
 def read_task(path: str | os.PathLike) -> dict[str, Any]:
-    """
-    Return the content of a task's file, with its name as `"Name"`.
-
-    Raises:
-        `ValueError`: if a field is missing or wrong; names the file and the field.
-    """
+    """Return the content of a task's file, with its name as `"Name"`. An error names the file and the field."""
     path = Path(path)
     try:
-        task = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not UTF-8, or not JSON
-        raise UserError(f"{path} cannot be read as a task: {error}.") from error
-    if not isinstance(task, dict):
-        raise UserError(f"{path} cannot be read as a task: it holds no fields, but {task!r:.40}.")
-    for field, may_be_empty in LISTS.items():
-        value = task.get(field)
-        is_list = isinstance(value, list) or (field == "Definition" and isinstance(value, str))
-        if not is_list or not (value or may_be_empty):
-            kind = "a list" if may_be_empty else "a list that is not empty"
-            raise UserError(f"{path}: the field {field!r} must be {kind}, got {value!r:.40}.")
-    for field in ("Positive Examples", "Negative Examples"):
-        for index, example in enumerate(task[field]):
-            _check_texts(path, f"{field!r}[{index}]", example, ("input", "output"))
-    for index, instance in enumerate(task["Instances"]):
-        place = f"'Instances'[{index}]"
-        _check_texts(path, place, instance, ("input",))
-        instance.setdefault("id", f"{path.stem}-{index}")  # early versions of the data have no ids
-        instance["output"] = _references(path, place, instance.get("output"))
-    return {**task, "Name": path.stem}
-
-
-def _check_texts(path: Path | str, place: str, values: Any, fields: Sequence[str]):
-    for field in fields:
-        value = values.get(field) if isinstance(values, dict) else None
-        if not isinstance(value, str):
-            raise UserError(f"{path}: {place} must have a text {field!r}, got {values!r:.80}.")
-
-
-def _references(path: Path, place: str, output: Any) -> list[str]:
-    references = [output] if isinstance(output, str) else output
-    if not isinstance(references, list) or not references or not all(isinstance(text, str) for text in references):
-        raise UserError(f"{path}: {place} must have an 'output' that is a list of texts, got {output!r:.80}.")
-    return references
+        task = json.loads(path.read_text(encoding="utf-8")) | {"Name": path.stem}
+        prompt(task, "", num_pos_examples=None, num_neg_examples=None)  # raises if a field or a text is missing
+        task["Category"] = task["Categories"][0]
+        for index, instance in enumerate(task["Instances"]):
+            instance["input"] = instance["input"].strip()
+            instance.setdefault("id", f"{path.stem}-{index}")  # early versions of the data have no ids
+            output = instance["output"]
+            instance["output"] = [output] if isinstance(output, str) else list(output)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is no task of Natural Instructions: {error!r}.") from error
+    return task
 
 
 def _definition(task: Mapping[str, Any]) -> str:
@@ -305,21 +243,11 @@ def _task_paths(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> dict[s
         )
     folder, paths = Path(dataset_dir), {}
     for split in ("train", "test"):
-        names = folder / "splits" / "default" / f"{split}_tasks.txt"
-        if not names.is_file():
-            raise UserError(
-                f"`dataset_dir`: there is no file {names}. Name a copy of the repository "
-                "allenai/natural-instructions, which has the folders 'tasks' and 'splits/default'."
-            )
-        lines = [line.strip().removesuffix(".json") for line in names.read_text(encoding="utf-8").splitlines()]
-        paths[split] = [folder / "tasks" / f"{name}.json" for name in dict.fromkeys(filter(None, lines))]
-        missing = [path.stem for path in paths[split] if not path.is_file()]
-        if missing:
-            raise UserError(
-                f"{folder / 'tasks'} lacks {len(missing)} of the {len(paths[split])} tasks in "
-                f"splits/default/{split}_tasks.txt: {listed(missing[:5])}{', …' if missing[5:] else ''}. Add their "
-                "files, or take them off the list."
-            )
+        file = folder / "splits" / "default" / f"{split}_tasks.txt"
+        if not file.is_file():
+            raise UserError(f"`dataset_dir`: there is no file {file}. Name a copy of allenai/natural-instructions.")
+        names = [line.strip().removesuffix(".json") for line in file.read_text(encoding="utf-8").splitlines()]
+        paths[split] = [folder / "tasks" / f"{name}.json" for name in dict.fromkeys(filter(None, names))]
     both = sorted(path.stem for path in set(paths["train"]) & set(paths["test"]))
     if both:
         raise UserError(f"{folder / 'splits/default'}: both lists name {listed(both)}. Take them out of one.")
@@ -335,8 +263,8 @@ def _training_instances(
     most = int(MAX_VALIDATION_SHARE * len(instances))
     num_validation = most if limit is None else min(limit, most)
     validation, others = shuffled[:num_validation], shuffled[num_validation:]
-    inputs = {instance["input"].strip() for instance in validation}
-    train = [instance for instance in others if instance["input"].strip() not in inputs]
+    inputs = {instance["input"] for instance in validation}
+    train = [instance for instance in others if instance["input"] not in inputs]
     return {"train": train[: options.max_num_instances_per_task], "validation": validation}
 
 
@@ -354,29 +282,29 @@ def _rows(
         for path in paths[split]:
             task = read_task(path)
             instances = task.pop("Instances")  # do not keep thousands of unused instances in memory
-            if split == "test":
-                parts = {"test": instances[: options.max_num_instances_per_eval_task]}
-            else:
+            parts = {"test": instances[: options.max_num_instances_per_eval_task]}
+            if split == "train":
                 parts = _training_instances(task["Name"], instances, options, seed)
             for part in parts:
                 chosen[part] += [(task, instance) for instance in parts[part]]
-    for split, instances in chosen.items():
-        counts: Counter = Counter()
-        yield from _split_rows(spec, split, instances, options, seed, length, counts)
-        _report(spec, split, instances, counts)
-
-
-def _report(spec: TaskSpec, split: str, instances: Sequence[tuple], counts: Counter) -> None:
-    logger.info(
-        f"Task {spec.name!r}, {split} split: {len(instances):,} instances of "
-        f"{len({task['Name'] for task, _ in instances}):,} tasks; {counts['shortened']:,} of them with fewer examples "
-        "than asked for, to fit into `max_source_length`."
-    )
-    if counts["too long"]:
-        logger.warning(
-            f"Task {spec.name!r}, {split} split: {counts['too long']:,} of {len(instances):,} instances do not fit "
-            f"into `max_source_length` by themselves and will be cut. Raise it."
-        )
+    # The instances of a task share the start of their prompts.
+    length = length and functools.lru_cache(maxsize=1024)(length)
+    for split, task, instance in ((split, *pair) for split, pairs in chosen.items() for pair in pairs):
+        choices = options.prompt
+        if options.tk_instruct and split == "train":
+            kind = named_generator(seed, "tk_instruct", instance["id"]).integers(len(TK_INSTRUCT_PROMPTS))
+            choices |= TK_INSTRUCT_PROMPTS[kind]
+        end = instance_text(instance["input"])
+        fits = _fits(end, spec.max_source_length, length)
+        yield {
+            "prompt": prompt(task, instance["input"], **choices, fits=fits),
+            "instance": end,
+            "references": instance["output"],
+            "task": task["Name"],
+            "category": task["Category"],
+            "id": instance["id"],
+            "split": split,
+        }
 
 
 def _fits(end: str, limit: int, length: Callable[[str], int] | None) -> Callable[[str], bool] | None:
@@ -384,35 +312,3 @@ def _fits(end: str, limit: int, length: Callable[[str], int] | None) -> Callable
     if length is None:
         return None
     return lambda text: length(text.removesuffix(end)) + length(end) + NUM_CLOSING_TOKENS <= limit
-
-
-def _split_rows(
-    spec: TaskSpec,
-    split: str,
-    instances: Sequence[tuple],
-    options: NaturalInstructionsOptions,
-    seed: int,
-    length: Callable[[str], int] | None,
-    counts: Counter,
-) -> Iterator[dict[str, Any]]:
-    limit = spec.max_source_length
-    if length:
-        length = functools.lru_cache(maxsize=1024)(length)  # the instances of a task share the start of their prompts
-    for task, instance in instances:
-        choices = options.prompt
-        if options.tk_instruct and split == "train":
-            kind = named_generator(seed, "tk_instruct", instance["id"]).integers(len(TK_INSTRUCT_PROMPTS))
-            choices |= TK_INSTRUCT_PROMPTS[kind]
-        end = instance_text(instance["input"])
-        text = prompt(task, instance["input"], **choices, fits=_fits(end, limit, length))
-        counts["shortened"] += length is not None and text != prompt(task, instance["input"], **choices)
-        counts["too long"] += length is not None and length(end) + NUM_CLOSING_TOKENS > limit
-        yield {
-            "prompt": text,
-            "instance": end,
-            "references": instance["output"],
-            "task": task["Name"],
-            "category": task["Categories"][0],
-            "id": instance["id"],
-            "split": split,
-        }

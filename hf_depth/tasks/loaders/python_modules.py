@@ -8,10 +8,11 @@ from datasets import Dataset
 
 from ...data.corpus import HELD_OUT_PERCENTAGE, hold_out, load_corpus
 from ...data.sentences import get_sentence_splitter
-from ..sources import TaskFiles
+from ...ranges import check_ranges
+from ..rows import read_splits
+from ..sources import TaskFiles, split_files
 from ..spec import TaskSpec
-from . import table
-from .discourse import VALIDATION_PERCENTAGE, check_test_split_percentage
+from .discourse import TEST_PERCENTAGES, VALIDATION_PERCENTAGE
 
 MIN_CHARACTERS, MAX_CHARACTERS = 100, 300  # the length of a passage
 
@@ -33,7 +34,7 @@ class PythonModulesOptions:
     test_split_percentage: float = HELD_OUT_PERCENTAGE
 
     def __post_init__(self):
-        check_test_split_percentage(self.test_split_percentage)
+        check_ranges(self, {"test_split_percentage": TEST_PERCENTAGES})
 
 
 def load(
@@ -43,19 +44,10 @@ def load(
     Return passages of the default corpus, labeled by their `source`.
 
     The documents of each source are joined and cut into passages. Repeated passages are left out. No document is in
-    two splits, but a module may be.
-
-    Args:
-        spec: the task. Its labels are sources of documents, see [`corpus.load_corpus`].
-        files: if a file is named, it is read as a table instead, for example with new passages.
-        options: how many documents to test on.
-        split_seed: the seed of the splits.
-
-    Returns:
-        `dict[str, Dataset]`: `train`, `validation` and `test`, with the columns `text` and `label` (int).
+    two splits, but a module may be. If a file is named, it is read as a table instead, for example with new passages.
     """
     if files.are_named:
-        return table.load(spec, files)
+        return read_splits(spec, split_files(spec, files), files.cache_dir)
     corpus = load_corpus(validation_split_percentage=0, cache_dir=files.cache_dir)["train"]
     percentages = {"test": options.test_split_percentage, "validation": VALIDATION_PERCENTAGE}
     documents = hold_out(corpus, percentages, split_seed)
