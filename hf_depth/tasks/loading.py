@@ -232,7 +232,7 @@ def read_new_examples(
     if isinstance(examples, Mapping):
         raise UserError("`examples` must be a list of examples, a Dataset, a DataFrame or a file: write `[example]`.")
     if isinstance(examples, str | os.PathLike):
-        place = f"{os.fspath(examples)}, row"
+        place = f"{os.fspath(examples)}, row (from 0)"
         examples = loader.read_new("examples", [os.fspath(examples)], spec, cache_dir)
     if hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # a pandas.DataFrame
         examples = examples.to_dict("records")
@@ -247,7 +247,7 @@ def read_new_examples(
             )
         row = row if loader.complete is None else loader.complete(row, spec, options, length)
         for column in texts:
-            texts[column].append(_new_text(row, column, spec, f"{place} {number} (the first is 0)"))
+            texts[column].append(_new_text(row, column, spec, f"{place} {number}"))
         instances.append(row.get(INSTANCE_COLUMN))
     has_instances = loader.complete is not None and any(instances)
     return {**texts, INSTANCE_COLUMN: instances} if has_instances else texts
