@@ -223,8 +223,8 @@ def prepare_task(
 
 def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count the `examples` of [`prepare_task`], their input `tokens`, those that were too long (`cut_examples`), tokens cut
-    off (`tokens_cut`), target tokens among these (`target_tokens_cut`), and `unknown_tokens` in inputs.
+    Count the `examples` of [`prepare_task`], their input `tokens`, those that were too long (`cut_examples`), tokens
+    cut off (`tokens_cut`), target tokens among these (`target_tokens_cut`), and `unknown_tokens` in inputs.
     """
     counts = dict.fromkeys(("examples", "tokens", "cut_examples", "tokens_cut", "target_tokens_cut"), 0)
     for batch in rows.with_format("arrow").iter(batch_size=10_000):

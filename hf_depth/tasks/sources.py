@@ -171,8 +171,8 @@ def _check_shards(spec: TaskSpec, split: str, files: Sequence[str]) -> None:
     names = [Path(file).name for file in files]
     if len(names) > 1 and not (all(map(_SHARD.search, names)) and len({_SHARD.sub("", name) for name in names}) == 1):
         raise UserError(
-            f"`dataset_dir`, split {split!r}: {Path(files[0]).parent} has several files: {listed(names)}. Name those to "
-            f"take by `{file_argument(spec, split)}`."
+            f"`dataset_dir`, split {split!r}: {Path(files[0]).parent} has several files: {listed(names)}. Name "
+            f"those to take by `{file_argument(spec, split)}`."
         )
 
 
