@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import pandas as pd
 from absl.testing import parameterized
 
 from helpers import ROOT, load_script, process_environment, script_arguments
 from hf_depth import get_task
-from hf_depth.arguments.parser import parse_arguments
 from hf_depth.errors import UserError
 from tiny_training import save_pretraining, tiny_model
 
@@ -39,14 +39,6 @@ results = json.loads(path.read_text()) if path.exists() else {}  # as a run does
 name = "train_loss" if pathlib.Path("no_score").exists() and flags["--dataset_name"] == "rte" else "eval_accuracy"
 path.write_text(json.dumps(results | {name: step / 100 + int(flags["--seed"]) / 10}))
 """
-
-
-class ArgumentsTest(parameterized.TestCase):
-    @parameterized.parameters(([], (0, 1)), (["--shard", "2/3"], (2, 3)))
-    def test_a_shard_is_an_index_and_a_number(self, flags, expected):
-        required = ["--checkpoints", "t5=runs/t5", "--tasks", "glue/rte", "--output_dir", "out"]
-        (arguments,) = parse_arguments(compare.ARGUMENTS, [*required, *flags])
-        self.assertEqual((arguments.shard_index, arguments.num_shards), expected)
 
 
 class CompareTestCase(parameterized.TestCase):
@@ -90,7 +82,7 @@ class CompareTest(CompareTestCase):
         results = self.execute("--seeds", "3", tasks=tasks, models=models)
         self.assertLen(self.calls(), 8)
         self.assertLen(set(self.calls()), 8)
-        scores = {(result.model, result.step, result.task): result.score for result in results}
+        scores = results.set_index(["model", "step", "task"]).score
         self.assertLen(scores, 8)
         self.assertAlmostEqual(scores["depth", 40, "glue/rte"], 0.7)
         self.assertAlmostEqual(scores["t5", 10, "disco_eval/SParxiv"], 0.4)
@@ -110,20 +102,12 @@ class CompareTest(CompareTestCase):
         self.assertLen(self.execute(tasks=tasks), 4)
         self.assertLen(self.calls(), 6)
 
-    def test_a_kill_while_a_record_is_written_leaves_the_comparison_readable(self):
-        self.execute("--steps", "10")
-        (before,) = [path.read_text() for path in Path("out").rglob("comparison.json")]
-        with mock.patch("os.replace", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
-            self.execute()
-        self.assertEqual([path.read_text() for path in Path("out").rglob("comparison.json")], [before])
-        self.assertLen(self.execute(), 2)
-
     def test_a_run_that_is_tried_again_has_no_metrics_of_before(self):
         folder = Path("out/t5/step-10/glue/rte/seed-42")
         folder.mkdir(parents=True)
         (folder / "all_results.json").write_text('{"predict_accuracy": 0.9}')
-        (result,) = self.execute("--steps", "10")
-        self.assertEqual(result.score, 0.1 + 4.2)
+        results = self.execute("--steps", "10")
+        self.assertEqual(results.score.tolist(), [0.1 + 4.2])
 
     def test_other_runs_do_not_mix_with_earlier_results(self):
         message = "t5/step-10/glue/rte/seed-42 holds a run with other"
@@ -135,17 +119,17 @@ class CompareTest(CompareTestCase):
             self.execute(*given, flags=["--max_steps", "7"])
         task = replace(get_task("glue/rte"), version=2)
         with mock.patch("hf_depth.tasks.registry.get_task", return_value=task):
-            with self.assertRaisesRegex(ValueError, f"{message} task_version"):
+            with self.assertRaisesRegex(ValueError, f"{message} task"):
                 self.execute(*given)
         Path("runs/t5/checkpoint-10/training_args.bin").touch()  # no weights
         self.execute(*given)
         self.assertLen(self.calls(), 1)
         tiny_model("t5", seed=1).save_pretrained("runs/t5/checkpoint-10")
-        with self.assertRaisesRegex(ValueError, f"{message} files"):
+        with self.assertRaisesRegex(ValueError, f"{message} weights"):
             self.execute(*given)
         with config.open("a") as file:
             file.write("seed: 7\n")
-        with self.assertRaisesRegex(ValueError, f"{message} config and files"):
+        with self.assertRaisesRegex(ValueError, f"{message} config and weights"):
             self.execute(*given)
 
     def test_jobs_share_the_runs_and_each_reports_all(self):
@@ -154,18 +138,6 @@ class CompareTest(CompareTestCase):
         self.assertLen(set(self.calls()), 4)
         self.assertLen(self.calls(), 4)
         self.assertLen(results, 4)
-
-    def test_tasks_that_would_read_the_same_file_are_refused(self):
-        tasks = ("glue/rte", "glue/wnli")
-        Path("data.jsonl").write_text("{}")
-        with self.assertRaisesRegex(ValueError, "`--train_file`: glue/rte and glue/wnli would both have .*data.jsonl"):
-            self.run_script("--dry_run", tasks=tasks, flags=["--train_file", "data.jsonl"])
-        for flags in (["--train_file", "{task}.jsonl"], ["--dataset_dir", "data/{task}"]):
-            for task in ("rte", "wnli"):
-                Path(f"{task}.jsonl").write_text("{}")
-            self.assertEqual(self.run_script("--dry_run", tasks=tasks, flags=flags), [])
-        discourse = ("discourse/sentence_ordering", "discourse/sentence_position")
-        self.run_script("--dry_run", tasks=discourse, flags=["--train_file", "data.jsonl"])
 
     @parameterized.parameters(("glue/rte", "rte"), ("disco_eval/SParxiv", "disco_eval"))
     def test_a_dry_run_prints_commands_that_a_shell_can_run(self, task, recipe):
@@ -191,15 +163,19 @@ class CompareTest(CompareTestCase):
         (
             "no_evaluation",
             (),
-            ("--eval_strategy", "no", "--load_best_model_at_end", "false", "--do_eval", "false"),
-            "without `do_eval: true` there is no score",
+            (
+                "--eval_strategy",
+                "no",
+                "--load_best_model_at_end",
+                "false",
+                "--do_eval",
+                "false",
+                "--do_predict",
+                "false",
+            ),
+            "`--tasks glue/rte`: there is no score to compare",
         ),
-        (
-            "no_labels",
-            ("--tasks", "glue/ax", "--config", str(RECIPES / "mnli.yaml")),
-            ("--do_predict", "false"),
-            "`--tasks glue/ax`: there is no score to compare",
-        ),
+        ("shard", ("--shard", "3/3"), (), "`--shard` must be I/N with I below N"),
     )
     def test_errors_come_before_anything_is_run(self, own, flags, message):
         Path("empty").mkdir()
@@ -222,13 +198,13 @@ class WholeRunTest(CompareTestCase):
         flags = "--dataset_dir data/{task} --do_predict false --max_steps 1 --max_target_length 32 "
         flags += "--bf16 false --report_to none --per_device_train_batch_size 4"
         with mock.patch.dict(os.environ, process_environment()):
-            (result,) = self.run_script(models=["depth"], flags=flags.split())
+            results = self.run_script(models=["depth"], flags=flags.split())
         with Path("out/results.csv").open(newline="") as file:
             (row,) = csv.DictReader(file)
         self.assertEqual((row["model"], row["step"], row["task"]), ("depth", "3", "glue/rte"))
         self.assertBetween(float(row["score"]), 0, 1)
         self.assertEqual((row["majority"], row["chance"]), ("0.5", "0.5"))
-        self.assertEqual(result.score, float(row["score"]))
+        self.assertAlmostEqual(results.score[0], float(row["score"]))
         self.assertTrue(Path("out/scores.png").is_file())
 
     def test_the_arguments_that_are_checked_are_those_of_the_fine_tuning_script(self):
@@ -256,18 +232,15 @@ class FindCheckpointsTest(CompareTestCase):
 def results(task, model, scores, **changes):
     """Results of a model on a task: `scores` has a list for each step, with the score of each seed."""
     values = {"checkpoint": "c", "split": "test", "metric": "accuracy", "majority": 0.6, "chance": 0.5, "folder": "f"}
+    values |= {"model": model, "task": task, "bag_of_words": None, "random_weights": None}
     return [
-        compare.Result(model=model, task=task, step=step, seed=seed, score=score, **values | changes)
+        {"step": step, "seed": seed, "score": score, **values, **changes}
         for step, seeds in scores.items()
         for seed, score in enumerate(seeds)
     ]
 
 
 class ResultsTest(parameterized.TestCase):
-    def read(self, task, metrics, step=40):
-        run = compare.Run("depth", "runs/depth", step, get_task(task, "glue"), 1, Path("out"), (), {})
-        return compare.read_result(run, metrics)
-
     def table(self, entries):
         lines = [line for line in compare.markdown(entries).splitlines() if line[:1] == "|"]
         head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -279,6 +252,7 @@ class ResultsTest(parameterized.TestCase):
             *results("glue/rte", "t5", {10: [0.4]}),
             *results("disco_eval/SParxiv", "t5", {None: [0.9]}, majority=None, chance=0.2, split="validation"),
         ]
+        entries = pd.DataFrame(entries).astype({"step": "Int64"})
         head, rows = self.table(entries)
         tasks = ("glue/rte", "disco_eval/SParxiv")
         self.assertEqual(head, ["steps", *(f"{task}<br>{model}" for task in tasks for model in ("depth", "t5"))])
@@ -295,3 +269,7 @@ class ResultsTest(parameterized.TestCase):
         text = compare.markdown(entries)
         self.assertIn("- glue/rte: accuracy on test\n- disco_eval/SParxiv: accuracy on validation\n", text)
         self.assertIn("Mean and standard deviation", text)
+        panels = compare.score_figure(entries).axes
+        self.assertEqual([panel.get_title() for panel in panels], list(tasks))
+        (line,) = [line for line in panels[0].lines if line.get_marker() == "o" and len(line.get_xdata()) == 2]
+        self.assertEqual(line.get_xydata().tolist(), [[10, 0.1], [1000, 0.25]])
