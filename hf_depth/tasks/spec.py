@@ -63,7 +63,7 @@ class TaskSpec:
         max_source_length, max_target_length (`int`): the maximum number of tokens of inputs and targets.
         probe_features (`str`, *optional*):
             How a probe combines the sentence embeddings of the text columns, a key of
-            `evaluation.probe_features.FEATURES`. By default `"product"` for two columns, else `"concatenation"`.
+            `evaluation.probing.FEATURES`. By default `"product"` for two columns, else `"concatenation"`.
         probe_hidden_units (`int`, *optional*, defaults to 0):
             The size of the probe's hidden layer; 0 for a linear probe. A linear probe on a `"concatenation"` cannot
             compare texts.
