@@ -55,7 +55,6 @@ from transformers import AttentionInterface, PreTrainedModel, T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
 from hf_depth import AdamWScale, DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
-from hf_depth.training.residual import set_residual_dtype
 
 # d_model, d_ff, layers of encoder and of decoder, heads: those of T5 v1.1, and three that a CPU can do.
 SIZES = SIZES | {"384": (384, 1024, 4, 6), "256": (256, 704, 4, 4), "tiny": (16, 32, 1, 2)}
@@ -90,9 +89,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", help="Sides with one of these words in their names.")
     parser.add_argument("--optimizer", choices=["adamw", "adamw_scale"], default="adamw", help="nanoT5 has its own.")
     parser.add_argument("--precision", choices=["bf16", "fp32"], help="Default: bf16 on a GPU, fp32 on a CPU.")
-    parser.add_argument(
-        "--residual_dtype", choices=["float32", "bfloat16"], default="float32", help="Of our models, in bf16."
-    )
     parser.add_argument("--num_threads", type=int, default=1, help="On a CPU.")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--steps_per_turn", type=int, help="Default: 5 on a GPU, 1 on a CPU.")
@@ -357,10 +353,7 @@ def make_sides(args: argparse.Namespace) -> list[Side]:
 
 
 def make_ours(model_class: type, config_class: type, args: argparse.Namespace, attention: str) -> PreTrainedModel:
-    model = model_class(make_config(config_class, args, attention))
-    if args.residual_dtype == "bfloat16":
-        set_residual_dtype(model, torch.bfloat16)
-    return model
+    return model_class(make_config(config_class, args, attention))
 
 
 def optimizer_of(name: str, args: argparse.Namespace) -> Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]:

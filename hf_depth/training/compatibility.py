@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import is_compiled_module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
@@ -15,10 +14,9 @@ from ..data.tokenization import SENTENCE_TOKENS, check_sentence_tokens
 from ..errors import UserError
 from ..evaluation.metrics import check_installed
 from ..models.modeling_depth import has_sentence_tokens
-from ..models.stock import number_of_places
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
-from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset, TokenCounts, count_tokens
+from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset, count_tokens
 from .evaluation import by_name
 from .inputs import objective_collator, objective_collators
 from .sharding import check_sharding
@@ -34,24 +32,23 @@ NO_TOKEN = -1  # an id that no token has
 
 def check_trainer(trainer: "DepthTrainer") -> None:
     """Raise `ValueError` if a part of a trainer would have no effect, or would train another model than asked for."""
-    args = trainer.args
     if trainer.compute_loss_func is not None:
         raise UserError(
             "`compute_loss_func` would never be called: the loss is weighted by `sentence_loss_coefficient`. "
             f"Override `compute_loss` in a subclass of {type(trainer).__name__}."
         )
-    if is_compiled_module(trainer.model):
-        raise UserError(
-            "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the original model, "
-            "and `torch_compile=True` to the training arguments."
+    halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
+    if halves and not trainer.is_deepspeed_enabled:  # DeepSpeed updates a float32 copy
+        logger.warning(
+            f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
+            "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
         )
     _warn_of_lost_epochs(trainer.data_collator)
-    _warn_of_half_precision(trainer)
     state = trainer.accelerator.state
     deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
-    check_sharding(args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
+    check_sharding(trainer.args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    check_parts(model, trainer.processing_class, trainer.data_collator, args.constrain_sentence_order)
+    check_parts(model, trainer.processing_class, trainer.data_collator, trainer.args.constrain_sentence_order)
 
 
 def _warn_of_lost_epochs(data_collator: Callable[..., Any]) -> None:
@@ -60,25 +57,8 @@ def _warn_of_lost_epochs(data_collator: Callable[..., Any]) -> None:
     is_told = hasattr(data_collator, "set_epoch")
     if is_function or (not is_told and hasattr(objective_collator(data_collator), "set_epoch")):
         logger.warning(
-            f"`data_collator` is {'a function' if is_function else f'of {type(data_collator).__name__}'}, "
-            "which is not told of new epochs: if it calls a collator of an objective, every epoch has the same "
-            "noise. Make it a class with a method `set_epoch(epoch)` that passes the epoch on."
-        )
-
-
-def _warn_of_half_precision(trainer: "DepthTrainer") -> None:
-    """Warn of weights in half precision, which lose small updates, and of training in float16."""
-    halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
-    if halves and not trainer.is_deepspeed_enabled:  # DeepSpeed updates a float32 copy
-        logger.warning(
-            f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
-            "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
-        )
-    if trainer.args.fp16:
-        logger.warning(
-            "T5 and DEPTH can overflow in float16: its largest number is 65,504, and T5 was trained in bfloat16 with "
-            "larger hidden states. Use `bf16` if the device supports it, else float32. See "
-            "https://github.com/huggingface/transformers/issues/5651."
+            "`data_collator` is not told of new epochs: if it calls a collator of an objective, every epoch has the "
+            "same noise. Make it a class with a method `set_epoch(epoch)` that passes the epoch on."
         )
 
 
@@ -93,9 +73,6 @@ def check_parts(
         processing_class: the tokenizer that is saved with the model, or `None`.
         data_collator (`Callable`): the collator of an objective, which has its own tokenizer, or any other collator.
         constrains_order (`bool`): whether generation writes each sentence exactly once.
-
-    Raises:
-        `ValueError`: names what does not fit.
     """
     is_depth = has_sentence_tokens(model.config)
     collators = objective_collators(data_collator) or [data_collator]
@@ -111,7 +88,6 @@ def check_parts(
             "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
             "for the data, the collator, the model and the trainer."
         )
-    check_places(model, getattr(collators[0], "max_source_length", None))
     for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
         if isinstance(collators[0], collator) and is_depth != needs_depth:
             objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
@@ -123,30 +99,12 @@ def check_parts(
             )
 
 
-def check_places(model: PreTrainedModel, max_source_length: int | None) -> None:
-    """
-    Stop on inputs that are longer than the table of places of a BART, an mBART or a Pegasus.
-
-    Raises:
-        `ValueError`: naming the length.
-    """
-    places = number_of_places(model.get_encoder())
-    if None not in (places, max_source_length) and max_source_length > places:
-        raise UserError(
-            f"`max_source_length` is {max_source_length}, but the {type(model).__name__} knows {places} places of a "
-            f"text (`max_position_embeddings`). Lower it to {places}."
-        )
-
-
 def check_packed_rows(model: PreTrainedModel) -> None:
     """
     Raise `ValueError` if the model cannot separate the examples of a packed row.
 
     Args:
         model (`PreTrainedModel`): the model without wrappers and without PEFT.
-
-    Raises:
-        `ValueError`: names the model.
     """
     if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
         raise UserError(
@@ -167,10 +125,7 @@ def check_training_examples(trainer: "DepthTrainer", dataset: Any) -> None:
         `ValueError`: if the examples are not prepared for the model.
     """
     if isinstance(dataset, TaskDataset):
-        raise TypeError(
-            "`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples, or on "
-            "`TaskSplits.train_dataset()`."
-        )
+        raise TypeError("`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples.")
     _check_examples(trainer, "train_dataset", dataset)
 
 
@@ -203,9 +158,8 @@ def check_evaluation_data(
         if other != name:  # files of predictions and the model card name a data set by task and split
             raise UserError(
                 f"`{argument}` and `eval_dataset[{other!r}]` are both called {dataset.spec.full_name} "
-                f"({dataset.split}), and the predictions of one would replace those of the other. Give one of "
-                "them another `split`: `TaskDataset(task, 'other', …)`, or `dataclasses.replace(dataset, split="
-                "'other')`."
+                f"({dataset.split}): the predictions of one would replace those of the other. Give one another "
+                "`split`."
             )
         check_installed(dataset.spec.metric_names)
         _check_examples(trainer, argument, dataset.prepared)
@@ -220,26 +174,21 @@ def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Ma
         return
     if "input_ids" not in first:
         raise UserError(f"`{argument}` has no column 'input_ids', but: {listed(first)}. {HOW_TO_PREPARE}")
-    counts = count_tokens(dataset, trainer.processing_class.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN))
-    if counts.greatest_id >= len(trainer.processing_class):
+    tokenizer = trainer.processing_class
+    counts = count_tokens(dataset, tokenizer.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN))
+    if counts.greatest_id >= len(tokenizer):
         raise UserError(
-            f"`{argument}` holds the token id {counts.greatest_id}, but the tokenizer "
-            f"{trainer.processing_class.name_or_path!r} has {len(trainer.processing_class)} tokens: the examples were "
-            "prepared with another one. Prepare them with the `processing_class` of the trainer."
+            f"`{argument}` holds the token id {counts.greatest_id}, but the tokenizer {tokenizer.name_or_path!r} has "
+            f"{len(tokenizer)} tokens. Prepare the examples with the `processing_class` of the trainer."
         )
-    without = counts.with_text - counts.with_token
-    if without and has_sentence_tokens(trainer.model.config):
+    is_depth = has_sentence_tokens(trainer.model.config)
+    wrong = counts.with_text - counts.with_token if is_depth else counts.with_token
+    if wrong:
+        how_many = "" if wrong == counts.with_text else f" in {wrong:,} of {counts.with_text:,} examples"
         raise UserError(
-            f"`{argument}` was prepared without sentence tokens{_how_many(without, counts)}, but the model is a "
-            "DEPTH model, which reads them. Prepare it by `TaskSplits.prepare(tokenizer)` or "
-            "`TaskPreprocessor(tokenizer, task)` with the tokenizer of the model "
-            "(`add_sentence_tokens(tokenizer)` adds the tokens) and without `sentence_tokens=False`."
-        )
-    if counts.with_token and not has_sentence_tokens(trainer.model.config):
-        raise UserError(
-            f"`{argument}` was prepared with sentence tokens{_how_many(counts.with_token, counts)}, but the model "
-            f"is a {type(trainer.model).__name__}, which knows none. Prepare it with `sentence_tokens=False`, or "
-            "train a DEPTH model."
+            f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens{how_many}, but the model "
+            f"is a {type(trainer.model).__name__}. Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens="
+            f"{is_depth})` with the tokenizer of the model, or train the other kind of model."
         )
 
 
@@ -249,19 +198,15 @@ def _check_targets(trainer: "DepthTrainer", argument: str, dataset: TaskDataset)
     expected = spec.targets(dataset.rows[index]) if spec.labels is not None and index is not None else []
     if not expected:
         return
+    tokenizer = trainer.processing_class
     ids = [int(token_id) for token_id in dataset.prepared[index]["labels"] if token_id >= 0]
-    read = trainer.processing_class.decode(ids, skip_special_tokens=True)
+    read = tokenizer.decode(ids, skip_special_tokens=True)
     if spec.parse(read) != spec.parse(expected[0]):
         raise UserError(
-            f"`{argument}`: the tokenizer {trainer.processing_class.name_or_path!r} reads the target of example "
-            f"{index} of {spec.full_name} ({dataset.split}) as {read!r}, but its label is {expected[0]!r}: the "
-            "examples were prepared with another tokenizer. Prepare them with the `processing_class` of the "
-            "trainer."
+            f"`{argument}`: the tokenizer {tokenizer.name_or_path!r} reads the target of example {index} of "
+            f"{spec.full_name} ({dataset.split}) as {read!r}, but its label is {expected[0]!r}. Prepare the examples "
+            "with the `processing_class` of the trainer."
         )
-
-
-def _how_many(number: int, counts: TokenCounts) -> str:
-    return "" if number == counts.with_text else f" in {number:,} of {counts.with_text:,} examples"
 
 
 def check_direction_of_metric(trainer: "DepthTrainer") -> None:
@@ -279,6 +224,5 @@ def check_direction_of_metric(trainer: "DepthTrainer") -> None:
     if args.greater_is_better not in (expected, None):
         raise UserError(
             f"`greater_is_better` is {args.greater_is_better}, but of the `metric_for_best_model` {name!r} "
-            f"{'more' if expected else 'less'} is better. Give `greater_is_better={expected}`, or leave both out: "
-            "models are then compared by their score, and more is better."
+            f"{'more' if expected else 'less'} is better. Give `greater_is_better={expected}`."
         )

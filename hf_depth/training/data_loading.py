@@ -1,7 +1,12 @@
-"""Helpers that make the data loaders of the trainers and set the order of their examples."""
+"""Helpers that make the data loaders of the trainers, set the order of their examples, and guard their workers."""
 
 import contextlib
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,10 +15,13 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from .checkpoints.stopping import STOP_SIGNALS
 from .evaluation import longest_first
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
+
+WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}
 
 
 @contextlib.contextmanager
@@ -36,6 +44,9 @@ def loading(trainer: "DepthTrainer", data_collator: Callable[..., Any], **settin
         trainer.data_collator = collator
         for name, value in before.items():
             setattr(args, name, value)
+
+
+# ---- Order ----------------------------------------------------------------------------------------------------------
 
 
 def evaluation_sampler(sampler_fn: Callable[[Dataset], Sampler | None]) -> Callable[[Dataset], Sampler | None]:
@@ -78,3 +89,64 @@ def set_epoch_of_sampler(loader: DataLoader, epoch: int, args: TrainingArguments
     elif isinstance(sampler, LengthGroupedSampler):
         seed = args.seed if args.data_seed is None else args.data_seed
         sampler.generator = torch.Generator().manual_seed(seed + epoch)
+
+
+# ---- Signals --------------------------------------------------------------------------------------------------------
+
+
+def without_signals(dataloader: DataLoader) -> DataLoader:
+    """
+    Make the workers of a data loader ignore signals, and return the data loader.
+
+    Launchers, clusters and Ctrl-C signal whole groups of processes. A worker that ended would stop the run before its
+    checkpoint is saved.
+    """
+    loader = getattr(dataloader, "base_dataloader", dataloader)  # without the wrapper of accelerate
+    if not loader.num_workers or isinstance(loader.worker_init_fn, _WithoutSignals):
+        return dataloader
+    loader.worker_init_fn = _WithoutSignals(loader.worker_init_fn)
+    start_workers = loader._get_iterator
+
+    def start_without_signals() -> Any:
+        # A worker that is not forked imports torch for seconds before `worker_init_fn` is called.
+        if (loader.multiprocessing_context or multiprocessing).get_start_method() != "fork":
+            with _blocked_signals():
+                resource_tracker.ensure_running()  # which unblocks them
+        with _blocked_signals():
+            return start_workers()
+
+    loader._get_iterator = start_without_signals
+    return dataloader
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _WithoutSignals:
+    """A `worker_init_fn`, around another one. Only the process that reads from a worker ends it by SIGTERM."""
+
+    def __init__(self, worker_init_fn: Callable[[int], None] | None):
+        self.worker_init_fn = worker_init_fn
+
+    def __call__(self, worker_id: int) -> None:
+        for signum in WORKER_SIGNALS - {signal.SIGTERM}:
+            signal.signal(signum, signal.SIG_IGN)
+        if hasattr(signal, "sigwaitinfo"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            threading.Thread(target=_end_with_parent, daemon=True).start()
+        else:  # macOS, where any process can end it
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(worker_id)
+
+
+def _end_with_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)

@@ -31,11 +31,10 @@ from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .callbacks import LastEvaluation
-from .checkpoints.lock import alone_in_output_dir
 from .checkpoints.resuming import (
+    alone_in_output_dir,
     best_checkpoint,
     check_same_model,
-    checkpoint_names,
     checkpoint_to_resume,
     is_finished,
     model_is_complete,
@@ -45,17 +44,13 @@ from .checkpoints.run_description import (
     describe_data,
     describe_evaluation,
     describe_training,
-    fixed_settings,
-    free_settings,
-    keep_known,
     saved_description,
 )
+from .checkpoints.saving import write_model_manifest
 from .checkpoints.stopping import stop_on_signals
-from .checkpoints.writing import write_model_manifest
 from .console import files_table
 from .evaluation import by_name
 from .previews import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
-from .results import ALL_RESULTS_FILE, save_metrics
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments
@@ -89,15 +84,13 @@ class Run:
         self.description = json.loads(without_credentials(json.dumps(dict(description), default=str)))
         self.checkpoint = checkpoint
         self.do_train = args.do_train
-        self._check_same(describe_training(args) | self.description)
         if checkpoint is not None:
-            self.description = keep_known(checkpoint, self.description)
+            check_same_run(checkpoint, describe_training(args) | self.description, args)
             self.best_checkpoint = best_checkpoint(checkpoint, args)
             if is_finished(checkpoint, args):
                 self.do_train = not model_is_complete(checkpoint, args)
                 what = "only the final model is left to write" if self.do_train else "there is nothing left to train"
                 logger.info(f"{checkpoint} is the end of this run: {what}.")
-        self._found: list[str] | None = None  # the checkpoints in the folder when the run was found
         self._is_restored = False
         self._last_evaluation = LastEvaluation()
 
@@ -131,9 +124,7 @@ class Run:
             checkpoint = checkpoint_to_resume(args)
             if callable(describe):
                 describe = describe(saved_description(checkpoint))
-            run = cls(args, describe, checkpoint)
-            run._found = checkpoint_names(args.output_dir)
-        return run
+            return cls(args, describe, checkpoint)
 
     @property
     def steps(self) -> dict[str, bool]:
@@ -159,19 +150,15 @@ class Run:
         """
         if self.checkpoint is not None:
             check_same_model(self.checkpoint, model)
-            if not self.do_train:
-                model = self._best_of(model)
+        if self.checkpoint is not None and not self.do_train:
+            if hasattr(model, "peft_config"):
+                model.load_adapter(self.best_checkpoint, model.active_adapter)
+            else:
+                settings = {"dtype": torch.float32, "attn_implementation": model.config._attn_implementation}
+                model = type(model).from_pretrained(self.best_checkpoint, **settings)
         self._is_restored = True
         logger.info(f"{type(model).__name__} with {get_model_param_count(model) / 1e6:.1f} M parameters")
         return model
-
-    def _best_of(self, model: PreTrainedModel) -> PreTrainedModel:
-        """The model with the best weights of the run, of which an adapter is a part."""
-        if hasattr(model, "peft_config"):
-            model.load_adapter(self.best_checkpoint, model.active_adapter)
-            return model
-        attention = model.config._attn_implementation
-        return type(model).from_pretrained(self.best_checkpoint, dtype=torch.float32, attn_implementation=attention)
 
     def execute(
         self,
@@ -195,10 +182,9 @@ class Run:
         """
         self._check(trainer, test_dataset)
         statistics = statistics or {}
-        data = describe_data(trainer.train_dataset) | describe_evaluation(self.args, trainer.eval_dataset)
-        data["generation_max_length"] = trainer.generation_max_length  # may depend on the targets
-        if self.do_train:
-            self._check_same(data)
+        data = describe_data(trainer.train_dataset) | describe_evaluation(trainer)
+        if self.do_train and self.checkpoint is not None:
+            check_same_run(self.checkpoint, data, self.args)
         trainer.run_description = describe_training(self.args) | data | self.description
         trainer.tracked_run.description = trainer.run_description
         if self.checkpoint is not None and not self.do_train:
@@ -207,7 +193,6 @@ class Run:
         alone = alone_in_output_dir(self.args) if self.do_train else nullcontext()
         with alone, one_error_for_a_full_disk(self.args.output_dir):
             if self.do_train:
-                self._check_found()
                 with stop_on_signals(trainer):
                     self.train(trainer, statistics.get("train", {}))
             if self.args.do_eval:
@@ -216,40 +201,20 @@ class Run:
                 self.predict(trainer, test_dataset)
             self.finish(trainer)
 
-    def _check_same(self, run: Mapping[str, Any]) -> None:
-        """Raise if the checkpoint belongs to another run, see [`check_same_run`]."""
-        if self.checkpoint is None:
-            return
-        fixed, free = fixed_settings(self.args), free_settings(self.args)
-        check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed, free)
-
     def _check(self, trainer: DepthTrainer, test_dataset: Any) -> None:
-        if isinstance(trainer, TaskTrainer) and not isinstance(self, FineTuningRun):
-            raise UserError("A TaskTrainer predicts several test sets and writes files of its own: use FineTuningRun.")
-        if trainer.args.output_dir != self.args.output_dir:
-            raise UserError(
-                f"The trainer writes to {trainer.args.output_dir}, but the run to {self.args.output_dir}. Make both "
-                "with the same arguments."
-            )
         if self.checkpoint is not None and not self._is_restored:
             raise UserError(
                 f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
                 "the model and, after the end of training, returns the trained one."
             )
-        data = {"do_train": trainer.train_dataset, "do_eval": trainer.eval_dataset, "do_predict": test_dataset}
-        for step, is_left in self.steps.items():
-            if is_left and data[step] is None:
-                argument = {"do_train": "train_dataset", "do_eval": "eval_dataset", "do_predict": "test_dataset"}[step]
-                owner = "run.execute" if step == "do_predict" else type(trainer).__name__
-                raise UserError(f"`{step}` needs data: give `{owner}(..., {argument}=...)`, or leave out `{step}`.")
-
-    def _check_found(self) -> None:
-        """Raise if another run has trained in the folder since this one was found."""
-        if self._found is not None and checkpoint_names(self.args.output_dir) != self._found:
-            raise UserError(
-                f"Another run has written checkpoints to {self.args.output_dir} since this one began. Run the same "
-                "command again: it continues from the last of them."
-            )
+        given = {
+            "do_train": ("train_dataset", trainer.train_dataset),
+            "do_eval": ("eval_dataset", trainer.eval_dataset),
+            "do_predict": ("test_dataset", test_dataset),
+        }
+        for step, (name, data) in given.items():
+            if self.steps[step] and data is None:
+                raise UserError(f"`{step}` needs data: give `{name}`, or leave out `{step}`.")
 
     def train(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         """Train, from the checkpoint if there is one, and save model, state and metrics."""
@@ -258,7 +223,7 @@ class Run:
         trainer.remove_callback(self._last_evaluation)
         trainer.save_model()
         if trainer.is_world_process_zero():  # it may hold results of an earlier model
-            Path(self.args.output_dir, ALL_RESULTS_FILE).unlink(missing_ok=True)
+            Path(self.args.output_dir, "all_results.json").unlink(missing_ok=True)
         trainer.save_state()
         self.save_metrics(trainer, "train", result.metrics | {f"train_{k}": v for k, v in statistics.items()})
 
@@ -286,7 +251,7 @@ class Run:
 
     def save_metrics(self, trainer: DepthTrainer, split: str, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a split and write them to `{split}_results.json` and `all_results.json`."""
-        save_metrics(trainer, split, metrics)
+        trainer.save_metrics(split, dict(metrics))
 
     def finish(self, trainer: DepthTrainer) -> None:
         """Plot the losses of a trained model and write its card, then push to the Hub if asked for."""

@@ -19,15 +19,7 @@ NEED_WHOLE_MATRICES = (*OptimizerName, OptimizerNames.ADAFACTOR)
 
 
 def dividing_engine(args: TrainingArguments) -> str | None:
-    """
-    What will divide the parameters, by the arguments or by what `accelerate launch` has set in the environment.
-
-    Args:
-        args (`TrainingArguments`): with `deepspeed` and `fsdp`.
-
-    Returns:
-        `str`: `"DeepSpeed"` or `"FSDP"`; `None` if each process has whole parameters.
-    """
+    """Return "DeepSpeed" or "FSDP" if that will divide the parameters, by the arguments or by `accelerate launch`."""
     if args.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
         return "DeepSpeed"
     return "FSDP" if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") else None
@@ -35,14 +27,11 @@ def dividing_engine(args: TrainingArguments) -> str | None:
 
 def check_whole_matrices(args: TrainingArguments, engine: str | None) -> None:
     """
-    Check that an optimizer which needs whole matrices has them.
+    Raise `ValueError` if the optimizer needs whole matrices and has only parts.
 
     Args:
         args (`TrainingArguments`): with `optim`.
-        engine (`str`, *optional*): what divides the parameters, as of [`dividing_engine`].
-
-    Raises:
-        `ValueError`: saying what to use instead.
+        engine (`str`, *optional*): what divides the parameters, see [`dividing_engine`].
     """
     if engine is not None and args.optim in NEED_WHOLE_MATRICES:
         name = getattr(args.optim, "value", args.optim)
@@ -58,16 +47,12 @@ def check_sharding(
     fsdp_plugin: FullyShardedDataParallelPlugin | None,
 ) -> None:
     """
-    Check that the optimizer and the schedule of the arguments are those that will train, and that `Trainer` saves
-    whole weights: from the part of each process no model is loaded.
+    Raise `ValueError` if another optimizer or schedule would train than asked for, or no whole weights were saved.
 
     Args:
         args (`TrainingArguments`): with `optim` and `lr_scheduler_type`.
         deepspeed_config (`dict`, *optional*): the settings of DeepSpeed, under which parameters are divided.
         fsdp_plugin (`FullyShardedDataParallelPlugin`, *optional*): those of FSDP, if that divides them.
-
-    Raises:
-        `ValueError`: naming the argument or the setting, and what to use instead.
     """
     engine = "DeepSpeed" if deepspeed_config is not None else None if fsdp_plugin is None else "FSDP"
     check_whole_matrices(args, engine)
@@ -78,10 +63,9 @@ def check_sharding(
         )
     config = deepspeed_config or {}
     if "scheduler" in config and args.lr_scheduler_type in list(ScheduleName):
-        name = ScheduleName(args.lr_scheduler_type).value
         raise UserError(
-            f"`lr_scheduler_type` {name} would have no effect: the settings of DeepSpeed have their own `scheduler`. "
-            "Remove it there, as in the files of examples/deepspeed."
+            f"`lr_scheduler_type` {ScheduleName(args.lr_scheduler_type).value} would have no effect: the settings of "
+            "DeepSpeed have their own `scheduler`. Remove it there, as in the files of examples/deepspeed."
         )
     zero = config.get("zero_optimization", {})
     # accelerate takes "auto" for false.
@@ -95,10 +79,9 @@ def check_sharding(
 
 def share_embedding(model: "PreTrainedModel") -> None:
     """
-    Put one embedding module in the places of the three of a T5 that share a weight; to be called before sharding.
+    Put one embedding module in the places of the three of a T5 that share a weight, before sharding.
 
-    Accelerate (1.15) makes the model's embedding a group of its own, and PyTorch (2.13) refuses a parameter that is in
-    two groups: that of the embedding, and that of the encoder's and the decoder's embeddings.
+    Accelerate (1.15) would put their weight into two groups, and PyTorch (2.13) refuses that.
     """
     model.set_input_embeddings(model.get_input_embeddings())
 
@@ -115,8 +98,8 @@ def leave_precision_to_autocast(plugin: FullyShardedDataParallelPlugin) -> None:
 
 def prepare_evaluation(accelerator: "Accelerator", model: "PreTrainedModel") -> None:
     """
-    Bring a model that was not trained here to the device, as a whole: accelerate (1.15) shards none without its
-    optimizer under FSDP2, and raises an error. Without effect on a model that was prepared before, and elsewhere.
+    Bring a model that is not trained here to the device. Under FSDP2, accelerate (1.15) shards none without its
+    optimizer, and raises an error. No effect otherwise.
     """
     if accelerator.is_fsdp2 and not accelerator._models:
         accelerator.prepare_model(model, device_placement=True, evaluation_mode=True)

@@ -22,12 +22,10 @@ class SourceCounts:
     - `passes`: for map-style data, the examples (or rows) seen divided by their number; for streams, the number of
       complete passes, as a mean over the workers of all processes.
 
-    The sums are kept on the device of the batches, so that no step waits for it. Only logs and checkpoints read them.
-
     Args:
         mixture ([`MixtureDataset`] or [`MixtureStream`]): the training data.
         device (`torch.device`): the device of `sums`, a float64 tensor of shape `(number of sources, 4)` with
-            `documents`, `examples`, `tokens` and rows.
+            `documents`, `examples`, `tokens` and rows. Only logs and checkpoints read it, so no step waits.
 
     >>> from datasets import Dataset
     >>> from hf_depth.data.mixture import mix_examples
@@ -42,27 +40,16 @@ class SourceCounts:
     def __init__(self, mixture: MixtureDataset | MixtureStream, device: torch.device):
         self.names = mixture.source_names
         self._sizes = mixture.source_sizes if isinstance(mixture, MixtureDataset) else None
-        self._device = device
         self.latest: dict[str, float] = {}
         self.gathered: dict[str, list[float]] = {}  # source -> sums of all processes
-        self.sums = torch.zeros(len(self.names), len(COUNTS) + 1, dtype=torch.float64, device=self._device)
+        self.sums = torch.zeros(len(self.names), len(COUNTS) + 1, dtype=torch.float64, device=device)
 
     def add(
-        self,
-        source: torch.Tensor,
-        num_documents: torch.Tensor,
-        num_examples: torch.Tensor,
-        num_tokens: torch.Tensor,
+        self, source: torch.Tensor, num_documents: torch.Tensor, num_examples: torch.Tensor, num_tokens: torch.Tensor
     ) -> None:
-        """
-        Count the examples of a batch.
-
-        Args:
-            source, num_documents, num_examples, num_tokens (`torch.LongTensor` of shape `(batch_size,)`): columns of
-                the batch.
-        """
+        """Count the examples of a batch. The arguments are columns of the batch, of shape `(batch_size,)`."""
         rows = torch.stack([num_documents, num_examples, num_tokens, torch.ones_like(num_documents)], dim=1)
-        source, rows = source.to(self._device), rows.to(self._device).to(self.sums)  # some devices have no float64
+        source, rows = source.to(self.sums.device), rows.to(self.sums.device).to(self.sums)
         # Not in place, so that the caller can restore earlier sums.
         self.sums = self.sums.index_add(0, source, rows)
 
@@ -79,23 +66,17 @@ class SourceCounts:
         """
         epochs = torch.tensor([MixtureStream.epochs(position) for position in positions])
         passes = epochs.sum(0) / num_consumers if len(epochs) else torch.zeros(len(self.names))
-        sums = accelerator.reduce(torch.cat([self.sums, passes[:, None].to(self.sums)], dim=1), "sum")
+        sums = accelerator.reduce(torch.cat([self.sums, passes[:, None].to(self.sums)], dim=1), "sum").tolist()
+        self.gathered = {name: row[:-1] for name, row in zip(self.names, sums, strict=True)}
         self.latest = {}
-        self.gathered = {name: row[:-1] for name, row in zip(self.names, sums.tolist(), strict=True)}
-        for name, (*counts, num_rows, num_passes) in zip(self.names, sums.tolist(), strict=True):
-            values = dict(zip(COUNTS, map(int, counts), strict=True))
+        for name, (*counts, num_rows, num_passes) in zip(self.names, sums, strict=True):
+            self.latest |= {f"{name}/{key}": int(count) for key, count in zip(COUNTS, counts, strict=True)}
             num_passes = num_passes if self._sizes is None else num_rows / self._sizes[name]
-            self.latest |= {f"{name}/{key}": value for key, value in values.items()}
             self.latest[f"{name}/passes"] = round(num_passes, 4)
         return self.latest
 
     def restore(self, gathered: Mapping[str, Sequence[float]]) -> None:
-        """
-        Continue from the sums of a checkpoint. Call this on one process. A source without sums begins at 0.
-
-        Args:
-            gathered: the attribute `gathered` as it was saved.
-        """
+        """Continue from `gathered` of a checkpoint, on one process. A source that it lacks begins at 0."""
         for name, sums in gathered.items():
             if name in self.names:
                 self.sums[self.names.index(name)] = torch.tensor(sums, dtype=torch.float64)

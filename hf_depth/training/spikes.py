@@ -54,20 +54,17 @@ class SpikeDetector:
         self.recent = deque(recent, maxlen=WINDOW)
 
     def limit_passed(self, value: float) -> float | None:
-        """The limit that a spike is above of, infinite for NaN; `None` for a usual value."""
+        """Return the limit that a spike is above of, infinite for NaN; `None` for a usual value."""
         if not math.isfinite(value):
             return math.inf
-        limit = self._limit()
+        limit = math.inf
+        if len(self.recent) >= WINDOW // 2:
+            values = np.log(np.maximum(self.recent, 1e-30))
+            median = np.median(values)
+            sigma = MAD_TO_SIGMA * np.median(abs(values - median))
+            limit = float(np.exp(median + max(FACTOR * sigma, math.log(self.least_ratio))))
         self.recent.append(value)
         return limit if value > limit else None
-
-    def _limit(self) -> float:
-        if len(self.recent) < WINDOW // 2:
-            return math.inf
-        values = np.log(np.maximum(self.recent, 1e-30))
-        median = np.median(values)
-        sigma = MAD_TO_SIGMA * np.median(abs(values - median))
-        return float(np.exp(median + max(FACTOR * sigma, math.log(self.least_ratio))))
 
 
 @dataclass
@@ -80,7 +77,7 @@ class Step:
     positions: list[Sequence[int]] = field(default_factory=list)  # of each batch, how far a stream was read for it
 
     def values(self, device: torch.device) -> torch.Tensor:
-        """Loss and gradient norm, of shape `(2,)`, float32."""
+        """Return loss and gradient norm, of shape `(2,)`, float32."""
         norm = 0.0 if self.grad_norm is None else self.grad_norm
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP2
         return torch.stack([torch.as_tensor(value, dtype=torch.float32, device=device) for value in (self.loss, norm)])
@@ -106,7 +103,7 @@ class StepMonitor(TrainerCallback):
         self.restore({})
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON."""
+        """Return what a checkpoint keeps, as JSON."""
         recent = {name: list(detector.recent) for name, detector in self.detectors.items()}
         return {"recent": recent, "skipped_batches": self.num_skipped}
 
@@ -136,11 +133,18 @@ class StepMonitor(TrainerCallback):
             `FloatingPointError`: if as many steps were skipped already as may be.
         """
         self.step.loss, self.step.grad_norm = self.step.loss + self.trainer._tr_loss, grad_norm
-        if self.trainer.args.skip_bad_batches and not self._is_finite():
-            self._skip()
-            return None
+        if self.trainer.args.skip_bad_batches:
+            loss, norm = self._means([self.step])[0]  # waits for the device
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                self._skip(loss, norm)
+                return None
         self.waiting.append(self.step)
         return grad_norm
+
+    def _means(self, steps: Sequence[Step]) -> list[list[float]]:
+        """Return the loss and the gradient norm of steps, as means over the processes."""
+        accelerator = self.trainer.accelerator
+        return accelerator.reduce(torch.stack([step.values(accelerator.device) for step in steps]), "mean").tolist()
 
     def on_step_end(self, args, state, control, **kwargs):
         if control.should_log or control.should_training_stop:  # and in `save_checkpoint`
@@ -151,43 +155,27 @@ class StepMonitor(TrainerCallback):
     def judge(self) -> None:
         """Report the spikes among the steps since the last call; nothing if there are no new steps."""
         steps, self.waiting = self.waiting, []
-        if not steps:
-            return
-        accelerator = self.trainer.accelerator
-        values = accelerator.reduce(torch.stack([step.values(accelerator.device) for step in steps]), "mean").tolist()
-        spikes = [(step, found) for step, own in zip(steps, values, strict=True) if (found := self._found(step, own))]
-        if not spikes:
-            return
-        self._write(spikes[:MOST_WRITTEN])
-        step, found = spikes[0]
-        what = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
-        others = f" {len(spikes) - 1} more until the next log." if len(spikes) > 1 else ""
-        # A gradient is clipped; a loss tells of harm.
-        level = logging.WARNING if any("loss" in found for _, found in spikes) else logging.INFO
-        self._tell(f"Spike at step {step.number}: {what}.{others}", level)
+        spikes = []
+        for step, values in zip(steps, self._means(steps) if steps else [], strict=True):
+            found = {}
+            for (name, detector), value in zip(self.detectors.items(), values, strict=True):
+                limit = detector.limit_passed(value)
+                is_early = step.number <= QUIET_SHARE * self.trainer.state.max_steps
+                if limit is not None and not (is_early and math.isfinite(value)):
+                    found |= {name: value} | ({f"{name}_limit": limit} if math.isfinite(limit) else {})
+            spikes += [(step, found)] if found else []
+        if spikes:
+            self._write(spikes[:MOST_WRITTEN])
+            step, found = spikes[0]
+            what = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
+            others = f" {len(spikes) - 1} more until the next log." if len(spikes) > 1 else ""
+            # A gradient is clipped; a loss tells of harm.
+            level = logging.WARNING if any("loss" in found for _, found in spikes) else logging.INFO
+            self._tell(f"Spike at step {step.number}: {what}.{others}", level)
 
-    def _found(self, step: Step, values: Sequence[float]) -> dict[str, float]:
-        """What is too high in a step, with its limit."""
-        found = {}
-        for (name, detector), value in zip(self.detectors.items(), values, strict=True):
-            # float16 overflows now and then: the scaler of the loss leaves such a step out.
-            is_overflow = self.trainer.accelerator.scaler is not None and name == "grad_norm"
-            limit = None if is_overflow and not math.isfinite(value) else detector.limit_passed(value)
-            is_early = step.number <= QUIET_SHARE * self.trainer.state.max_steps
-            if limit is not None and not (is_early and math.isfinite(value)):
-                found |= {name: value} | ({f"{name}_limit": limit} if math.isfinite(limit) else {})
-        return found
-
-    def _is_finite(self) -> bool:
-        """Whether loss and gradient of the step are finite on all processes; waits for the device."""
-        accelerator = self.trainer.accelerator
-        finite = self.step.values(accelerator.device).isfinite().all().float()
-        return accelerator.reduce(finite, "mean").item() == 1.0
-
-    def _skip(self) -> None:
+    def _skip(self, loss: float, norm: float) -> None:
         """Leave the optimizer nothing to do, and take the step out of all means; the schedule goes on."""
         trainer, step, most = self.trainer, self.step, self.trainer.args.skip_bad_batches
-        loss, norm = trainer.accelerator.reduce(step.values(trainer.accelerator.device), "mean").tolist()
         self._write([(step, {"loss": loss, "grad_norm": norm, "skipped": self.num_skipped < most})])
         what = f"Step {step.number}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
         if self.num_skipped == most:
@@ -221,21 +209,16 @@ class StepMonitor(TrainerCallback):
                 file.write(json.dumps({"step": step.number, **what, "examples": examples}) + "\n")
 
     def _examples(self, step: Step) -> dict[str, Any]:
-        """What this process has read for a step: positions in a stream, or indices of the data set."""
+        """Return what this process has read for a step: positions in a stream, or indices of the data set."""
         if step.positions:
             return {"stream_positions": [[int(number) for number in position] for position in step.positions]}
-        accumulation, loader = (
-            self.trainer.args.gradient_accumulation_steps,
-            self.trainer.callback_handler.train_dataloader,
-        )
-        if not has_length(loader):  # a stream of the user's own
-            return {}
-        epoch, number = divmod(step.number - 1, max(1, -(-len(loader) // accumulation)))
+        args, loader = self.trainer.args, self.trainer.callback_handler.train_dataloader
         sampler = innermost_sampler(loader)
-        if isinstance(sampler, RandomSampler) and not hasattr(
-            sampler, "set_epoch"
-        ):  # whose order cannot be drawn again
-            return {"epoch": epoch, "batches": [number * accumulation, (number + 1) * accumulation]}
-        set_epoch_of_sampler(loader, epoch, self.trainer.args)  # as the trainer does before it reads an epoch
-        batches = islice(loader.batch_sampler, number * accumulation, (number + 1) * accumulation)
+        # The order of a plain sampler cannot be drawn again.
+        if not has_length(loader) or (isinstance(sampler, RandomSampler) and not hasattr(sampler, "set_epoch")):
+            return {}
+        epoch, number = divmod(step.number - 1, max(1, -(-len(loader) // args.gradient_accumulation_steps)))
+        set_epoch_of_sampler(loader, epoch, args)  # as the trainer does before it reads an epoch
+        first = number * args.gradient_accumulation_steps
+        batches = islice(loader.batch_sampler, first, first + args.gradient_accumulation_steps)
         return {"indices": [index for batch in batches for index in batch]}

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets import IterableDataset
-from torch.utils.data import DataLoader
-from transformers.trainer_utils import IntervalStrategy
 
 from ..data.streams import Position, ResumableStream
 from ..errors import UserError
@@ -40,19 +38,12 @@ class StreamReading:
         self.positions: dict[int, Position] = {}  # only the consumers of this process
         if isinstance(trainer.train_dataset, IterableDataset):
             logger.warning(
-                "`train_dataset` is a plain stream: its order and its division among workers are not checked, its "
-                "noise repeats if the stream does, and a resumed run reads it anew. Make it by "
-                "`objective.prepare_splits(...)`: each example comes once per pass, and a run continues where it was."
+                "`train_dataset` is a plain stream: its noise repeats if the stream does, and a resumed run reads it "
+                "anew. Make it by `objective.prepare_splits(...)`: each example comes once per pass, and a run "
+                "continues where it was."
             )
-        if self.stream is None:
-            return
-        by_epochs = ("logging_strategy", "eval_strategy", "save_strategy")
-        by_epochs = [name for name in by_epochs if getattr(trainer.args, name) == IntervalStrategy.EPOCH]
-        if by_epochs:
-            logger.warning(
-                f"A stream has no epochs: `{by_epochs[0]}` epoch takes effect only at the end of training. Give steps."
-            )
-        if trainer.accelerator.dispatch_batches is not False or trainer.accelerator.split_batches:
+        accelerator = trainer.accelerator
+        if self.stream is not None and (accelerator.dispatch_batches is not False or accelerator.split_batches):
             raise UserError(
                 "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
                 "`dispatch_batches` false and `split_batches` false, the defaults of this package."
@@ -68,14 +59,6 @@ class StreamReading:
     def num_consumers(self) -> int:
         """The number of processes times the number of workers of each."""
         return self.trainer.args.world_size * max(1, self.trainer.args.dataloader_num_workers)
-
-    def check_division(self, dataloader: DataLoader) -> None:
-        """Raise `ValueError` if parts of the stream would not be read, as with tensor parallelism."""
-        if dataloader.dataset.num_shards != self.num_consumers // self.trainer.args.world_size:
-            raise UserError(
-                f"{self.trainer.args.world_size} processes do not share the stream one by one, as with tensor "
-                "parallelism: some of its parts would not be read. Train on map-style data."
-            )
 
     def note(self, batch: Mapping[str, Any]) -> None:
         """Keep the position in a batch, if it has one."""
@@ -101,7 +84,6 @@ class StreamReading:
 
     @property
     def _file_name(self) -> str:
-        """Return the name of this process's file, like `rng_state_0.pth`."""
         args = self.trainer.args
         return f"stream_{args.process_index}.json" if args.world_size > 1 else "stream.json"
 

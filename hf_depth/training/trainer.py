@@ -27,14 +27,19 @@ from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, decoder_inputs, number_of_places
 from .callbacks import EpochCount, RunTotals, TrainingFlow
-from .checkpoints.lock import alone_in_output_dir
-from .checkpoints.resuming import last_complete_checkpoint, without_messages_of_resuming
-from .checkpoints.saving import check_loss, check_parameters, save_checkpoint
+from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
+from .checkpoints.saving import (
+    check_loss,
+    check_parameters,
+    completed_checkpoints,
+    remove_unfinished,
+    replace_model,
+    save_checkpoint,
+)
 from .checkpoints.stopping import end_processes
-from .checkpoints.writing import completed_checkpoints, remove_unfinished, replace_model
 from .compatibility import check_packed_rows, check_trainer
 from .console import install_console
-from .data_loading import evaluation_sampler, loading, set_epoch_of_sampler
+from .data_loading import evaluation_sampler, loading, set_epoch_of_sampler, without_signals
 from .evaluation import (
     WITH_METADATA,
     EvaluationMetrics,
@@ -58,7 +63,6 @@ from .inputs import (
 )
 from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, optimizer_settings
-from .residual import set_residual_dtype
 from .schedules import make_schedule
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .source_counts import COUNTED, SourceCounts
@@ -67,7 +71,6 @@ from .statistics import TrainingMetrics, example_statistics, loss_weights, weigh
 from .streaming import StreamReading
 from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
-from .workers import without_signals
 
 logger = logging.getLogger(__name__)
 
@@ -212,8 +215,6 @@ class DepthTrainer(Seq2SeqTrainer):
         """What the arguments ask for in the model itself; also undoes what another trainer of it has set."""
         if self.is_fsdp_enabled:
             share_embedding(model)
-        dtype = torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None
-        set_residual_dtype(self._without_wrappers(model), dtype)
         use_generation_config(self, model)
 
     def _without_wrappers(self, model: torch.nn.Module) -> PreTrainedModel:
@@ -289,11 +290,11 @@ class DepthTrainer(Seq2SeqTrainer):
         """As `Trainer.train`, alone in the folder; `resume_from_checkpoint=True` takes the last complete one."""
         # Trials of a search, of which several may run at the same time, have folders of their own.
         alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
-        with alone, without_messages_of_resuming(self), completed_checkpoints(self), self._settings_of_training():
+        with alone, completed_checkpoints(), self._settings_of_training():
             if self.args.should_save:
-                remove_unfinished(self)
+                remove_unfinished(self.args.output_dir)
             if resume_from_checkpoint is True:
-                resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir, self.args)
+                resume_from_checkpoint = last_complete_checkpoint(self.args)
                 if resume_from_checkpoint is None:
                     raise UserError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
             self.resumed_from = resume_from_checkpoint or None
@@ -344,8 +345,6 @@ class DepthTrainer(Seq2SeqTrainer):
                 dataset = dataset.divided(self.reading.num_consumers)
                 changes.enter_context(loading(self, StreamCollator(self.data_collator)))
             loader = super()._get_dataloader(dataset, description, *args, is_training=is_training, **kwargs)
-        if is_training and self.reading.stream is not None:
-            self.reading.check_division(loader)
         return without_signals(loader)
 
     def _run_epoch(self, *args: Any, epoch: int, train_dataloader: DataLoader, **kwargs: Any) -> None:

@@ -137,11 +137,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     adam_epsilon: float | None = HfArg(
         default=None, help="Epsilon of AdamW and its kin (default: 1e-8; of adamw_scale 1e-6)."
     )
-    residual_dtype: str = HfArg(
-        default="float32",
-        help="What outputs of layers are added up in; bfloat16 needs --bf16 and moves fewer bytes.",
-        metadata={"choices": ["float32", "bfloat16"]},
-    )
     allow_changed_arguments: bool = HfArg(
         default=False, help="Continue a checkpoint although its run had other data or settings."
     )

@@ -63,7 +63,7 @@ class CompiledStepTest(TrainingTestCase):
 
 
 class OutputsTest(TrainingTestCase):
-    @parameterized.parameters({}, {"bf16": True}, {"bf16": True, "residual_dtype": "bfloat16"})
+    @parameterized.parameters({}, {"bf16": True})
     def test_neither_training_nor_evaluation_has_logits(self, **arguments):
         trainer = static_trainer("depth", self.folder, 8, max_steps=1, **arguments)
         logits, dtypes = [], set()
@@ -75,15 +75,4 @@ class OutputsTest(TrainingTestCase):
         self.assertGreater(len(logits), 2)
         self.assertEqual(set(logits), {None})
         self.assertIn("eval_reconstruction_accuracy", metrics)
-        self.assertEqual(dtypes, {getattr(torch, arguments.get("residual_dtype", "float32"))})
-
-    def test_a_trainer_sets_the_residual_stream_whatever_an_earlier_one_has_set(self):
-        model, dtypes = tiny_model("depth"), []
-        for residual_dtype in ("bfloat16", "float32"):
-            run = static_trainer("depth", self.folder, 8, model=model, bf16=True, residual_dtype=residual_dtype)
-            seen = set()
-            hook = model.encoder.block[-1].register_forward_hook(lambda *call, seen=seen: seen.add(call[2][0].dtype))
-            run.evaluate(run.train_dataset)
-            hook.remove()
-            dtypes.append(seen)
-        self.assertEqual(dtypes, [{torch.bfloat16}, {torch.float32}])
+        self.assertEqual(dtypes, {torch.float32})

@@ -10,8 +10,7 @@ from transformers import Trainer, TrainerCallback
 import tiny_training
 from helpers import run_in_two_processes
 from hf_depth.training import spikes
-from hf_depth.training.argument_checks import check_bad_batches
-from hf_depth.training.spikes import SpikeDetector, Step
+from hf_depth.training.spikes import SpikeDetector
 from tiny_training import TrainingTestCase, parameters, poison, rows, tiny_model, trainer
 
 LOGGER = "hf_depth.training.spikes"
@@ -124,21 +123,6 @@ class SpikeTest(TrainingTestCase):
         self.assertLen(set(losses[0]), 4)
         self.assertEqual(*losses)
 
-    def test_an_overflow_of_loss_scaling_is_no_spike_and_hides_none(self):
-        run = self.spiky(step=0)
-        run.callback_handler.train_dataloader = run.get_train_dataloader()
-        run.accelerator.scaler = object()
-        norms, losses = {9: math.inf, 30: math.nan}, {20: 50.0}
-        run.monitor.waiting = [
-            Step(number, torch.tensor(losses.get(number, 1.0)), torch.tensor(norms.get(number, 1.0)))
-            for number in range(1, 40)
-        ]
-        with self.assertLogs(LOGGER, "WARNING") as logs:
-            run.monitor.judge()
-        self.assertLen(logs.output, 1)
-        self.assertRegex(logs.output[0], r"Spike at step 20: loss 50, loss limit 1\.5\. Examples: ")
-        self.assertLen(self.written(), 1)
-
 
 class SkippedBatchTest(TrainingTestCase):
     def run_without(self, kind, batches, bad=(), accumulation=1, **arguments):
@@ -217,16 +201,6 @@ class SkippedBatchTest(TrainingTestCase):
         poison(alone, 2, math.nan)
         alone.train()
         self.assert_close(parameters(alone.model), together)
-
-    @parameterized.parameters(
-        ({"fp16": True}, "not for `fp16`"), ({"deepspeed_plugin": object()}, "not for DeepSpeed")
-    )
-    def test_engines_that_make_the_step_themselves_are_refused(self, changes, message):
-        args = mock.Mock(skip_bad_batches=1, fp16=False, deepspeed_plugin=None)
-        check_bad_batches(args)
-        args.configure_mock(**changes)
-        with self.assertRaisesRegex(ValueError, message):
-            check_bad_batches(args)
 
 
 if __name__ == "__main__":

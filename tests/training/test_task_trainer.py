@@ -296,7 +296,7 @@ class TrainingTest(TrainingTestCase):
         self.assertLen(scores, scores.index(max(scores)) + 3)  # two evaluations that were no better
         self.assertLess(trained.state.global_step, 60)
         self.assertEqual(trained.evaluate()["eval_score"], max(scores))  # the best model was loaded
-        checkpoint = last_complete_checkpoint(self.folder)
+        checkpoint = last_complete_checkpoint(trained.args)
         self.assertTrue(is_finished(checkpoint, trained.args))  # though not at step 60
         self.assertEqual(best_checkpoint(checkpoint, trained.args), trained.state.best_model_checkpoint)
         trained.args.early_stopping_patience = 9

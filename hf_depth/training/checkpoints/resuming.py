@@ -1,15 +1,14 @@
-"""Resuming: finding the checkpoint that a run continues, checking its model, and whether training is finished."""
+"""Resuming: the lock of a run's folder, the checkpoint that the run continues, and whether training is finished."""
 
 import contextlib
 import logging
 import os
-import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 from accelerate.utils import gather_object
-from transformers import AutoConfig, PreTrainedModel, Trainer, TrainerState, TrainingArguments
+from filelock import FileLock, Timeout
+from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArguments
 
 from ...disk import read_manifest
 from ...errors import UserError
@@ -19,7 +18,59 @@ from .manifest import STATE_FILE, damage
 
 logger = logging.getLogger(__name__)
 
-MAX_NAMED = 3  # the most checkpoints that a message names
+# `Trainer` warns of intervals that are given as a share of all steps, as our logs are. `check_same_run` compares more.
+logging.getLogger("transformers.trainer_utils").addFilter(lambda record: STATE_FILE not in record.getMessage())
+
+LOCK_FILE = "_lock"  # in `output_dir`; uploads to the Hub leave out `_*`
+LOCK_TIMEOUT = 120.0  # seconds: a run that was told to stop saves first; a file server frees locks of dead nodes late
+
+
+# ---- One run in a folder --------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
+    """
+    Lock `output_dir` for this run while the block runs. All processes of a run enter the block, and it may be nested.
+
+    The system releases the lock when the process ends. On file systems without locks there is only a warning.
+
+    Raises:
+        `ValueError`: on all processes, if another run does not release the lock within `LOCK_TIMEOUT` seconds.
+    """
+    folder, problem = Path(training_args.output_dir), None
+    with contextlib.ExitStack() as stack:
+        if training_args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
+            try:
+                stack.enter_context(_acquired(lock))
+            except Timeout:
+                problem = (
+                    f"Another run trains in {folder}: the two would mix their checkpoints. Wait for its end, stop it, "
+                    f"or choose another `--output_dir`. If its machine is gone, delete {lock.lock_file}."
+                )
+            except (OSError, NotImplementedError) as error:
+                logger.warning(f"{folder} cannot be locked ({error}): make sure that no other run uses it now.")
+        problem = next((one for one in gather_object([problem]) if one is not None), None)
+        if problem is not None:
+            raise UserError(problem)
+        yield
+
+
+@contextlib.contextmanager
+def _acquired(lock: FileLock) -> Iterator[None]:
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.warning(f"Waiting for another run to release {lock.lock_file}.")
+        lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.5)
+    try:
+        yield
+    finally:
+        if lock.lock_counter == 1:  # after the release, the file may belong to another run
+            Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 # ---- Which checkpoint -----------------------------------------------------------------------------------------------
@@ -37,7 +88,7 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     if not training_args.do_train or str(asked).lower() == "false":
         return None
     if asked is None or str(asked).lower() in ("true", "last", "auto"):
-        last = last_complete_checkpoint(training_args.output_dir, training_args)
+        last = last_complete_checkpoint(training_args)
         if asked is not None and last is None:
             raise UserError(
                 f"`--resume_from_checkpoint {asked}`: there is no checkpoint in {training_args.output_dir}. "
@@ -56,51 +107,39 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     return asked
 
 
-def last_complete_checkpoint(
-    output_dir: str | os.PathLike, training_args: TrainingArguments | None = None
-) -> str | None:
+def last_complete_checkpoint(training_args: TrainingArguments) -> str | None:
     """
-    Return the newest complete checkpoint, see [`damage`]; `None` if there is no checkpoint.
+    Return the newest complete checkpoint in `output_dir`, see [`damage`]; `None` if there is no checkpoint.
 
-    Args:
-        output_dir: the folder of the run.
-        training_args: the arguments of the run. If it has several processes, all call this and get the same answer.
+    All processes of a run call this at the same time, and get the same answer.
 
     Raises:
         `ValueError`: if there are checkpoints and none is complete. A killed run leaves no incomplete checkpoint.
     """
-    passed_over = []
-    for name in checkpoint_names(output_dir):
-        folder = Path(output_dir, name)
+    output_dir, passed_over = training_args.output_dir, []
+    steps = [path.name.removeprefix("checkpoint-") for path in Path(output_dir).glob("checkpoint-*")]
+    # Of all nodes: one that was replaced may have none.
+    steps = {int(step) for steps in gather_object([steps]) for step in steps if step.isdigit()}
+    for name in [f"checkpoint-{step}" for step in sorted(steps, reverse=True)]:
+        folder = os.path.join(output_dir, name)
         problem = _damage_on_any_node(folder, training_args)
         if problem is None:
             _warn_of_a_model_alone(folder)
-            return str(folder)
+            return folder
         logger.warning(f"Skipping {folder}: {problem}.")
         passed_over.append(f"{name} ({problem})")
     if passed_over:
-        more = f" and {len(passed_over) - MAX_NAMED} more" * (len(passed_over) > MAX_NAMED)
         raise UserError(
-            f"No checkpoint in {output_dir} is complete: {', '.join(passed_over[:MAX_NAMED])}{more}. A new run "
-            "would replace them. Restore the changed files, name a complete checkpoint by "
-            "`--resume_from_checkpoint`, choose another `--output_dir`, or give `--resume_from_checkpoint false` to "
-            "start anew in this folder."
+            f"No checkpoint in {output_dir} is complete: {', '.join(passed_over)}. A new run would replace them. "
+            "Restore the changed files, name a complete checkpoint by `--resume_from_checkpoint`, choose another "
+            "`--output_dir`, or give `--resume_from_checkpoint false` to start anew in this folder."
         )
     return None
 
 
-def checkpoint_names(output_dir: str | os.PathLike) -> list[str]:
-    """Return the checkpoints that any process sees, the newest first. A replaced node may have none."""
-    names = [path.name for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
-    steps = {name: name.removeprefix("checkpoint-") for found in gather_object([names]) for name in found}
-    return sorted((name for name in steps if steps[name].isdigit()), key=lambda name: int(steps[name]), reverse=True)
-
-
-def _damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments | None) -> str | None:
+def _damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments) -> str | None:
     """Return what is wrong with a checkpoint on any node, see [`damage`]. All processes get the same answer."""
-    found = damage(folder) if training_args is None or training_args.should_save else None
-    if found is not None and training_args is not None and training_args.save_on_each_node:
-        found += f" on {socket.gethostname()}"
+    found = damage(folder) if training_args.should_save else None
     return next((problem for problem in gather_object([found]) if problem is not None), None)
 
 
@@ -153,12 +192,9 @@ def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArgu
     """Return whether `output_dir` has the complete final model of the run that ended with this checkpoint."""
     is_complete = True
     if training_args.should_save:
-        try:
-            manifest = read_manifest(training_args.output_dir) or {}
-        except ValueError:
-            manifest = {}
-        is_complete = manifest.get("step") == _state(checkpoint).global_step
-        is_complete = is_complete and damage(training_args.output_dir) is None
+        is_complete = damage(training_args.output_dir) is None
+        manifest = read_manifest(training_args.output_dir) if is_complete else None
+        is_complete = manifest is not None and manifest.get("step") == _state(checkpoint).global_step
     return all(gather_object([is_complete]))
 
 
@@ -177,29 +213,4 @@ def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> N
 
 
 def _state(checkpoint: str | os.PathLike) -> TrainerState:
-    return TrainerState.load_from_json(Path(checkpoint, STATE_FILE))
-
-
-@contextlib.contextmanager
-def without_messages_of_resuming(trainer: Trainer) -> Iterator[None]:
-    """
-    Hide two misleading warnings of transformers while a trainer resumes.
-
-    They are about intervals given as a share of all steps, and about tied weights that a checkpoint holds once.
-    """
-
-    def says_something(record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        if "missing keys in the checkpoint" in message:
-            tied = getattr(trainer.model, "all_tied_weights_keys", None) or {}
-            return not tied.keys() >= set(re.findall(r"'([^']+)'", message))
-        return "do not match the ones in the `trainer_state.json`" not in message
-
-    loggers = [logging.getLogger(name) for name in ("transformers.trainer", "transformers.trainer_utils")]
-    for one in loggers:
-        one.addFilter(says_something)
-    try:
-        yield
-    finally:
-        for one in loggers:
-            one.removeFilter(says_something)
+    return TrainerState.load_from_json(os.path.join(checkpoint, STATE_FILE))

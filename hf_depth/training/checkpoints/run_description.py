@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from datasets import Dataset
@@ -33,6 +33,9 @@ from ...tasks.registry import training_tasks
 from ...tasks.spec import TaskSpec
 from ..evaluation import by_name
 
+if TYPE_CHECKING:
+    from ..trainer import DepthTrainer
+
 logger = logging.getLogger(__name__)
 
 RUN_FILE = "run.json"  # in each checkpoint
@@ -42,7 +45,7 @@ WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")  # not `training_args.
 TRAINING_SETTINGS = (
     *("seed", "data_seed", "gradient_accumulation_steps", "dataloader_drop_last", "train_sampling_strategy"),
     *("sentence_loss_coefficient", "average_tokens_across_devices", "max_grad_norm"),
-    *("bf16", "fp16", "residual_dtype", "optim", "optim_args"),
+    *("bf16", "fp16", "optim", "optim_args"),
 )
 # Fields of `accelerator_config` that decide which examples are in a batch.
 BATCH_SETTINGS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
@@ -51,26 +54,22 @@ OPTIMIZER_SETTINGS = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2
 SCHEDULE_SETTINGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 SCHEDULES_WITH_STATE = ("reduce_lr_on_plateau", "greedy")  # the others are functions of the step
 LENGTH_SETTINGS = ("max_steps", "num_train_epochs")  # may change; the schedule changes with them
-EVALUATION_DATA = ("eval_examples", "eval_examples_hash")
-# The settings that scores depend on. They matter if scores choose the best model or the learning rate.
 EVALUATION_SETTINGS = (
     *("metric_for_best_model", "greater_is_better", "prediction_mode", "length_normalize_scores"),
-    *("generation_max_length", "generation_num_beams", *EVALUATION_DATA),
+    *("generation_max_length", "generation_num_beams"),
 )
 OBJECTIVE_DEFAULTS = ("mlm_probability", "denoisers")  # described as given, without the default of the objective
 
-# The content behind a name. If the content is the same, the name may change, as after a folder was moved.
+# Names and what is behind them: the content is compared where both sides know it, as after a folder was moved.
 CONTENTS = {
     "model_name_or_path": "base_weights",
     "config_name": "config_content",
     "tokenizer_name": "tokenizer_content",
     "dataset_name": "dataset_content",
 }
-# The content of a name that may be unknown, as without a connection to the Hub.
-PARTLY_KNOWN = {content: name for name, content in CONTENTS.items()} | {"documents_held_out": "dataset_name"}
 # A change of these has no effect: weights, tokenizer and optimizer state come from the checkpoint.
-FIXED = ("script", "model_type", "model_name_or_path", "model_revision", "config_name", "optim")
-FIXED += ("tokenizer_name", "tokenizer_content")
+FIXED = ("script", "model_type", "model_name_or_path", "base_weights", "model_revision", "config_name")
+FIXED += ("config_content", "tokenizer_name", "tokenizer_content", "optim")
 # Flags of the scripts that do not affect training, or that other entries of the description cover.
 FREE_FLAGS = frozenset(
     ("validation_file", "test_file", "max_eval_samples", "max_predict_samples")
@@ -193,20 +192,22 @@ def describe_data(examples: Any) -> dict[str, Any]:
     return described | {"train_examples_hash": _hash(*(text.encode() for text in texts))}
 
 
-def describe_evaluation(args: TrainingArguments, examples: Any) -> dict[str, Any]:
+def describe_evaluation(trainer: "DepthTrainer") -> dict[str, Any]:
     """
-    Return the description of the scores of a run: the metric, how predictions are made, and the data.
+    Return the description of the scores of a run, if they choose the best model or the learning rate; else nothing.
 
     Args:
-        args: the arguments of the trainer.
-        examples: the data to evaluate on: one data set, or several by their names.
+        trainer (`DepthTrainer`): with the data to evaluate on.
     """
-    described = {name: getattr(args, name, None) for name in EVALUATION_SETTINGS if name not in EVALUATION_DATA}
-    found = {name: describe_data(getattr(part, "prepared", part)) for name, part in by_name(examples).items()}
-    if not any(found.values()):
-        return described
-    values = sum(one.get("train_examples", 0) for one in found.values()), _hash(json.dumps(found).encode())
-    return described | dict(zip(EVALUATION_DATA, values, strict=True))
+    args = trainer.args
+    if not (args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE):
+        return {}
+    described = {name: getattr(args, name, None) for name in EVALUATION_SETTINGS}
+    described["generation_max_length"] = trainer.generation_max_length  # may depend on the targets
+    data = by_name(trainer.eval_dataset)
+    found = {name: describe_data(getattr(part, "prepared", part)) for name, part in data.items()}
+    number = sum(one.get("train_examples", 0) for one in found.values())
+    return described | {"eval_examples": number, "eval_examples_hash": _hash(json.dumps(found).encode())}
 
 
 def _hash(*parts: bytes) -> str:
@@ -216,45 +217,14 @@ def _hash(*parts: bytes) -> str:
 # ---- Comparing ------------------------------------------------------------------------------------------------------
 
 
-def free_settings(args: TrainingArguments) -> Collection[str]:
-    """Return the settings that a resumed run may change: `FREE_FLAGS`, and evaluation unless it affects training."""
-    uses_scores = args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE
-    return FREE_FLAGS if uses_scores else FREE_FLAGS.union(EVALUATION_SETTINGS)
-
-
-def fixed_settings(args: TrainingArguments) -> Collection[str]:
-    """Return the settings that may not change even with `allow_changed_arguments`: a checkpoint fixes them."""
-    is_loaded = args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE
-    return (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS) if is_loaded else FIXED
-
-
 def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
     """Return the description of the run in a checkpoint; empty if there is none."""
     path = None if checkpoint is None else Path(checkpoint, RUN_FILE)
     return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
 
 
-def keep_known(checkpoint: str | os.PathLike, run: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return the description of a run, with unknown contents taken from the checkpoint it continues.
-
-    A content is unknown without a connection to the Hub. Without it, the next checkpoint could not be compared.
-    """
-    saved, known = saved_description(checkpoint), dict(run)
-    for content in run:
-        setting, of, source = content.partition(" of ")
-        name = PARTLY_KNOWN.get(setting, "") + of + source
-        if setting in PARTLY_KNOWN and run[content] is None and saved.get(name) == run.get(name):
-            known[content] = saved.get(content)
-    return known
-
-
 def check_same_run(
-    checkpoint: str | os.PathLike,
-    run: Mapping[str, Any],
-    allow_changes: bool = False,
-    fixed: Collection[str] = FIXED,
-    free: Collection[str] = FREE_FLAGS,
+    checkpoint: str | os.PathLike, run: Mapping[str, Any], args: TrainingArguments | None = None
 ) -> None:
     """
     Raise `ValueError` if a checkpoint belongs to another run than `run` describes.
@@ -263,19 +233,15 @@ def check_same_run(
 
     Args:
         checkpoint: the folder of the checkpoint.
-        run: the description of the run without its data, or the results of [`describe_data`] and
-            [`describe_evaluation`].
-        allow_changes: warn of differences instead of raising.
-        fixed: names that must not differ even then, see [`fixed_settings`].
-        free: names that may differ, see [`free_settings`].
+        run: the description of the run, or a part of it such as [`describe_data`] returns.
+        args: with `allow_changed_arguments`, differences are only a warning, except for what the checkpoint fixes.
 
     Raises:
         `ValueError`: names what differs.
     """
     saved = _with_defaults(saved_description(checkpoint))
     run = _with_defaults(json.loads(json.dumps(dict(run), default=str)))  # as it is read from a checkpoint
-    same = {name for name in saved if name not in run or saved[name] == run[name]} | _alike(saved, run)
-    names = [name for name in saved if name not in same and name not in free]
+    names = [name for name in saved if _is_compared(name, saved, run) and saved[name] != run[name]]
     changed = {name: f"{name} {saved[name]} (now {run[name]})" for name in names}
     lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
     if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
@@ -286,8 +252,8 @@ def check_same_run(
     if not changed:
         return
     differences = ", ".join(changed.values())
-    refused = ", ".join(f"`{name}`" for name in changed if name in fixed)
-    if allow_changes and not refused:
+    refused = ", ".join(f"`{name}`" for name in changed if name in _fixed_settings(args))
+    if args is not None and args.allow_changed_arguments and not refused:
         logger.warning(f"Continuing with other arguments than {checkpoint}, which has {differences}.")
         return
     advice = ", or go on with these by `--allow_changed_arguments true`."
@@ -299,29 +265,29 @@ def check_same_run(
     )
 
 
+def _is_compared(name: str, saved: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """Whether both sides know an entry. Names are not compared where both know their content."""
+    if name not in run:
+        return False
+    setting, of, source = name.partition(" of ")  # names in a mixture end in " of {source}"
+    if setting in CONTENTS:
+        content = CONTENTS[setting] + of + source
+        return None in (saved.get(content), run.get(content))
+    is_content = setting in CONTENTS.values() or setting == "documents_held_out"
+    return not (is_content and None in (saved[name], run[name]))  # unknown, as without a connection to the Hub
+
+
+def _fixed_settings(args: TrainingArguments | None) -> Collection[str]:
+    """Return the settings that may not change even with `allow_changed_arguments`: a checkpoint fixes them."""
+    is_loaded = args is not None and (
+        args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE
+    )
+    return (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS) if is_loaded else FIXED
+
+
 def _with_defaults(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description with the defaults of its objective filled in, so that stating a default changes nothing."""
     objective = OBJECTIVES.get((run.get("model_type"), run.get("objective")))
     missing = [name for name in OBJECTIVE_DEFAULTS if name in run and run[name] is None]
     defaults = {name: getattr(objective, name, None) for name in missing}
     return {**run, **json.loads(json.dumps(defaults, default=asdict))}
-
-
-def _alike(saved: Mapping[str, Any], run: Mapping[str, Any]) -> set[str]:
-    """Return the entries that count as equal: contents that one side does not know, names of equal content or path."""
-    alike = set()
-    for name in saved:
-        setting, of, source = name.partition(" of ")  # names in a mixture end in " of {source}"
-        if setting in PARTLY_KNOWN and None in (saved[name], run.get(name)):
-            alike.add(name)
-        elif setting in CONTENTS:
-            content = CONTENTS[setting] + of + source
-            has_same_content = saved.get(content) is not None and saved[content] == run.get(content)
-            if has_same_content or _real_path(saved[name]) == _real_path(run.get(name)):
-                alike.add(name)
-    return alike
-
-
-def _real_path(name: Any) -> Any:
-    """Where a path leads; anything else, such as a name of the Hub or the list of a caller, as it is."""
-    return os.path.realpath(name) if isinstance(name, str) and os.path.exists(name) else name

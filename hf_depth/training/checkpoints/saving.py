@@ -1,9 +1,18 @@
-"""Saving checkpoints, and the checks that loss and weights are finite."""
+"""
+Saving checkpoints and models. All processes write to a temporary folder, which is renamed when it is complete.
 
+Training waits only until the files are written. A thread then flushes them to the disk (`fsync`), adds their hashes to
+the manifest, and deletes surplus checkpoints.
+"""
+
+import atexit
+import contextlib
 import json
 import math
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +20,27 @@ import torch
 from accelerate.utils import gather_object
 from transformers import TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import rotate_checkpoints
 
-from .manifest import STATE_FILE
+from ...disk import (
+    UNFINISHED_FOLDER,
+    file_entries,
+    full_disk_error,
+    is_full_disk,
+    list_files,
+    sync_folder,
+    write_manifest,
+)
+from .manifest import STATE_FILE, add_hashes, write_sizes
 from .run_description import RUN_FILE
-from .writing import wait_until_on_disk, written_aside
 
 if TYPE_CHECKING:
     from ..trainer import DepthTrainer
+
+_completion: list[Future] = []  # of the last checkpoint of this process, until somebody waits for it
+
+
+# ---- Checkpoints ----------------------------------------------------------------------------------------------------
 
 
 def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], None]) -> None:
@@ -39,9 +62,8 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
     trainer.running.gather_sources()
     args, state = trainer.args, trainer.state
     before, best_step = (args.output_dir, args.push_to_hub), state.best_global_step
-    with written_aside(trainer, folder) as aside:
-        # Without a best step, `Trainer` does not wait for other processes, which may have failed, and does not record
-        # the temporary folder as the best model.
+    with _written_aside(trainer, folder) as aside:
+        # Without a best step, `Trainer` does not record the temporary folder as the best model.
         state.best_global_step = None
         args.output_dir, args.push_to_hub = str(aside.parent), False
         try:
@@ -57,12 +79,16 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
         trainer.reading.save(aside)
     trainer.last_checkpoint = str(folder)
     if args.push_to_hub:
-        wait_until_on_disk(trainer)  # no file may change during the upload
-    if args.push_to_hub and trainer.is_world_process_zero():  # `Trainer` copies only files that it knows
+        _prepare_upload(trainer, folder)
+
+
+def _prepare_upload(trainer: "DepthTrainer", folder: Path) -> None:
+    """Copy what `Trainer` does not know to the folder of the run, and keep its pickle of all settings private."""
+    wait_until_on_disk()  # no file may change during the upload
+    if trainer.is_world_process_zero():
         for path in (*folder.glob("*.py"), *folder.glob("task_config.json")):
-            shutil.copy(path, args.output_dir)
-        # `Trainer` writes a pickle of all settings there. `.gitignore` keeps it from the upload.
-        not_uploaded = Path(args.output_dir, ".gitignore")
+            shutil.copy(path, trainer.args.output_dir)
+        not_uploaded = Path(trainer.args.output_dir, ".gitignore")
         if not not_uploaded.exists():
             not_uploaded.write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
 
@@ -74,13 +100,159 @@ def record_best_checkpoint(state: TrainerState, folder: Path) -> None:
         state.best_model_checkpoint = str(best)
 
 
+@contextlib.contextmanager
+def _written_aside(trainer: "DepthTrainer", folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder to write to. It becomes `folder` when all processes have left the block."""
+    aside, saves = folder.parent / UNFINISHED_FOLDER / folder.name, trainer.args.should_save
+    wait_for_everyone = trainer.accelerator.wait_for_everyone
+    with _one_error_for_a_full_disk(trainer):
+        wait_until_on_disk()
+        if saves:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+        wait_for_everyone()
+        yield aside
+        wait_for_everyone()
+        if saves:
+            write_sizes(aside, trainer.state.global_step)
+            publish_folder(aside, folder)
+            thread = ThreadPoolExecutor(1)  # the interpreter waits for it before it ends
+            surplus = (trainer.save_total_limit, trainer.state.best_model_checkpoint)
+            _completion.append(thread.submit(_complete, folder, *surplus))
+            thread.shutdown(wait=False)
+        wait_for_everyone()
+
+
+def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> None:
+    """Flush a new checkpoint to the disk, add its hashes and delete surplus checkpoints, while training goes on."""
+    try:
+        add_hashes(folder)
+    except OSError:  # only now is it known that the disk is full
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    rotate_checkpoints(str(folder.parent), save_total_limit, best, use_mtime=True)
+
+
+@atexit.register  # also for a process that ends by `os._exit`, see `stopping`
+def wait_until_on_disk() -> None:
+    """
+    Wait until the last checkpoint of this process is on the disk and surplus ones are deleted.
+
+    Raises:
+        `OSError`: if it could not be written to the disk. It is removed; earlier ones stay.
+    """
+    while _completion:
+        _completion.pop().result()
+
+
+@contextlib.contextmanager
+def completed_checkpoints() -> Iterator[None]:
+    """Wait, at the end of the block, until the last checkpoint is on the disk, also after an error."""
+    try:
+        yield
+    finally:
+        wait_until_on_disk()
+
+
+# ---- The model at the end -------------------------------------------------------------------------------------------
+
+
+def replace_model(trainer: "DepthTrainer", write: Callable[[str], None]) -> None:
+    """
+    Replace the model in `output_dir` when all files of the new one are on the disk.
+
+    Sets `trainer.model_files`, for [`write_model_manifest`].
+
+    Args:
+        trainer: the trainer of the model.
+        write: writes the model to a given folder. All processes call it.
+
+    Raises:
+        `OSError`: in one line, if the disk is full. The earlier model stays.
+    """
+    output_dir = Path(trainer.args.output_dir)
+    aside = output_dir / UNFINISHED_FOLDER / "model"
+    with _one_error_for_a_full_disk(trainer):
+        if trainer.args.should_save:
+            shutil.rmtree(aside, ignore_errors=True)
+        write(str(aside))
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            trainer.accelerator.wait_for_everyone()  # each process may write a part
+        if trainer.args.should_save:
+            trainer.model_files = file_entries(aside, list_files(aside), sync=True)
+            publish_files(aside, output_dir)
+
+
+def write_model_manifest(trainer: "DepthTrainer") -> None:
+    """Write the manifest that marks the folder of the run as complete, see [`model_is_complete`]. Call this last."""
+    if trainer.args.should_save:
+        write_manifest(trainer.args.output_dir, trainer.model_files, step=trainer.state.global_step)
+
+
+# ---- Folders --------------------------------------------------------------------------------------------------------
+
+
+def publish_folder(folder: Path, target: Path) -> None:
+    """Rename a complete folder to `target`. An earlier folder there, such as a damaged checkpoint, is removed."""
+    replaced = folder.with_name(f"replaced-{target.name}")
+    if target.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        os.replace(target, replaced)
+    os.replace(folder, target)
+    _remove_aside(replaced)
+
+
+def publish_files(folder: Path, target: Path) -> None:
+    """Move the files of a folder to `target`. Each one replaces the file of its name."""
+    for path in list_files(folder):
+        Path(target, path).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(folder / path, target / path)
+    sync_folder(target)
+    _remove_aside(folder)
+
+
+def _remove_aside(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # not empty, or already removed
+        folder.parent.rmdir()
+
+
+def remove_unfinished(output_dir: str | os.PathLike) -> None:
+    """Remove unfinished files of this run or of a killed one."""
+    shutil.rmtree(Path(output_dir, UNFINISHED_FOLDER), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _one_error_for_a_full_disk(trainer: "DepthTrainer") -> Iterator[None]:
+    """
+    Remove unfinished files after an error. If the disk is full, the error is one line that says what to do.
+
+    The process that fails ends, and the launcher ends the others.
+    """
+    try:
+        yield
+    except Exception as error:
+        folder = trainer.args.output_dir
+        is_full = is_full_disk(error, folder)
+        if trainer.args.should_save:
+            remove_unfinished(folder)
+        if not is_full:
+            raise
+        raise full_disk_error(
+            folder,
+            f"step {trainer.state.global_step} could not be saved ({str(error).splitlines()[0]})",
+            "Earlier checkpoints are intact: make room, or keep fewer by `--save_total_limit`, and run the same "
+            "command again.",
+        ) from None
+
+
 # ---- Finite numbers -------------------------------------------------------------------------------------------------
 
 
 def check_loss(trainer: "DepthTrainer", loss: float) -> None:
     """Raise `FloatingPointError`, which says what to do, if the loss is not finite."""
     if not math.isfinite(loss):
-        raise FloatingPointError(not_finite(trainer, f"The training loss is {loss}"))
+        raise FloatingPointError(_not_finite(trainer, f"The training loss is {loss}"))
     trainer.last_good_step = trainer.state.global_step
 
 
@@ -100,11 +272,10 @@ def check_parameters(trainer: "DepthTrainer") -> None:
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         bad = gather_object(bad)
     if bad:
-        raise FloatingPointError(not_finite(trainer, f"{bad[0]} is not finite"))
+        raise FloatingPointError(_not_finite(trainer, f"{bad[0]} is not finite"))
 
 
-def not_finite(trainer: "DepthTrainer", what: str) -> str:
-    """Return the error message for a number that is not finite at the current step."""
+def _not_finite(trainer: "DepthTrainer", what: str) -> str:
     return (
         f"{what} at step {trainer.state.global_step}. T5 overflows in float16: use `--bf16` or float32; otherwise "
         "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite until "

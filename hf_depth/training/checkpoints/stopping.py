@@ -14,23 +14,22 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 if TYPE_CHECKING:
-    from transformers import Trainer
+    from ..trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
 
 REQUEUE_STATUS = 85  # exit status of a run to start again; sysexits.h (64-78) and shells (126-165) do not use it
 SIGINT_STATUS = 128 + signal.SIGINT  # as in shells
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
-LAUNCHERS = ("accelerate", "torchrun", "torch.distributed.", "deepspeed")  # prefixes of scripts and modules
+SET_BY_LAUNCHERS = {"TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}  # environment variables
 PR_SET_PDEATHSIG = 1  # for Linux' prctl(2)
 
 
@@ -56,30 +55,29 @@ def end_on_signals() -> Iterator[None]:
     Run a script so that it ends with one message and leaves no process behind.
 
     - SIGTERM and SIGUSR1 end it with the status `REQUEUE_STATUS`. During training, see [`stop_on_signals`].
-    - Ctrl-C ends it with the status 130 and a message that says how to continue.
+    - Ctrl-C ends it with the status 130.
     - If its launcher (`accelerate launch`, `torchrun`) is killed, it ends, too (on Linux).
-    - If one of several processes fails, it ends at once, so that the launcher ends the others. Freeing its process
-      group while others wait for it could hang, see [`DepthTrainer.end`].
+    - If one of several processes fails, it ends at once, so that the launcher ends the others.
     """
     _end_with_launcher()
-    with _handlers(_interrupt_now):
+    with _handlers(_interrupt):
         try:
             yield
-        except KeyboardInterrupt as interrupt:
-            advice = getattr(interrupt, "__notes__", None) or [
-                "Run the same command again: it continues from its last checkpoint, if there is one."
-            ]
-            _end_process(SIGINT_STATUS, f"Interrupted by Ctrl-C: nothing was saved. {' '.join(advice)}")
+        except KeyboardInterrupt:
+            advice = "Run the same command again: it continues from its last checkpoint, if there is one."
+            _end_process(SIGINT_STATUS, f"Interrupted by Ctrl-C: nothing was saved. {advice}")
         except Interrupted as interrupt:
             _end_process(REQUEUE_STATUS, interrupt.message)
         except BaseException as error:
             if dist.is_initialized():
-                _end_failed_process(error)
+                if not isinstance(error, SystemExit):
+                    traceback.print_exc()
+                status = getattr(error, "code", 1)
+                _exit(status if isinstance(status, int) else 1)
             raise
 
 
-def _interrupt_now(signum: int, frame: FrameType | None) -> None:
-    """End a script outside of training, when there is nothing to save."""
+def _interrupt(signum: int, frame: FrameType | None) -> None:
     name = signal.Signals(signum).name
     raise Interrupted(f"Ended by {name} outside of training. Run the same command again to continue.")
 
@@ -93,21 +91,11 @@ def _end_process(status: int, message: str) -> None:
     _exit(status)
 
 
-def _end_failed_process(error: BaseException) -> None:
-    """Print an error as Python would and end this process, one of several."""
-    if not isinstance(error, SystemExit):
-        traceback.print_exception(error)
-        _exit(1)
-    if isinstance(error.code, str):
-        print(error.code, file=sys.stderr)
-    _exit(error.code if isinstance(error.code, int) else int(error.code is not None))
-
-
 def _exit(status: int) -> None:
     if not dist.is_initialized():
         sys.exit(status)
-    # `destroy_process_group` would wait for stuck processes, and freeing the group can hang. So run the exit functions
-    # (W&B, the end of workers) and skip the rest, as `multiprocessing` does.
+    # Freeing the process group while others wait for it can hang. So run the exit functions (checkpoints, W&B) and
+    # skip the rest, as `multiprocessing` does.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -115,46 +103,17 @@ def _exit(status: int) -> None:
 
 
 def _end_with_launcher() -> None:
-    """
-    Let this process end when its launcher ends, even if that was killed during the imports.
-
-    On Linux, the kernel sends a SIGTERM. A script that a shell started is not affected, so `nohup` works.
-    """
-    parent = os.getppid()
-    if sys.platform == "linux" and _is_launcher(parent):
+    """Let this process end when its launcher does: on Linux, the kernel then sends it a SIGTERM."""
+    if sys.platform == "linux" and SET_BY_LAUNCHERS & os.environ.keys():
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        is_lost = os.getppid() != parent  # the parent ended in between
-    else:
-        is_lost = _has_lost_its_launcher()
-    if is_lost:
-        _end_process(1, "The launcher of this process was killed before training began.")
-
-
-def _is_launcher(pid: int) -> bool:
-    """Return whether a process is a launcher: Python that runs a script or module such as `accelerate`."""
-    try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except (OSError, UnicodeDecodeError):
-        return False
-    python, *names = [Path(argument).name for argument in arguments[:4]]  # includes options such as `-m` and `-u`
-    return python.startswith("python") and any(name.startswith(LAUNCHERS) for name in names if name[-3:] != ".py")
-
-
-def _has_lost_its_launcher() -> bool:
-    """
-    Return whether a launcher started this process and has ended.
-
-    Nobody then answers at the address where the processes meet, and they would wait there for half an hour.
-    """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return False
-    try:
-        socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=10).close()
-    except ConnectionRefusedError:
-        return True
-    except (OSError, LookupError, ValueError):  # a wrong address is reported where it is used
-        return False
-    return False
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        try:  # the launcher answers where the processes meet, unless it was killed during the imports
+            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            socket.create_connection(address, timeout=10).close()
+        except ConnectionRefusedError:
+            _end_process(1, "The launcher of this process was killed before training began.")
+        except OSError:
+            pass  # a wrong address is reported where it is used
 
 
 @contextlib.contextmanager
@@ -184,13 +143,12 @@ def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 @contextlib.contextmanager
-def stop_on_signals(trainer: "Trainer") -> Iterator[None]:
+def stop_on_signals(trainer: "DepthTrainer") -> Iterator[None]:
     """
     Save a checkpoint at the end of the step and end the run, if SIGTERM or SIGUSR1 arrives during training.
 
-    A run that continues from that checkpoint gives the same result as one without an interruption. An evaluation that
-    is due at this step is made first. A signal during an evaluation takes effect at the next step. A signal after the
-    last step takes effect when the model is saved. It is enough that one of several processes gets the signal.
+    It is enough that one of several processes gets the signal. An evaluation that is due at this step is made first.
+    A signal during an evaluation takes effect at the next step, one after the last step when the model is saved.
 
     Args:
         trainer (`DepthTrainer`): the trainer. Its process group and trackers are ended, too.
@@ -202,17 +160,13 @@ def stop_on_signals(trainer: "Trainer") -> Iterator[None]:
     trainer.add_callback(callback)
     try:
         with _handlers(callback.receive):
-            try:
-                yield
-                name = callback.requested()
-                if name is not None:
-                    message = f"{name} after the last step: the trained model is saved. Run the same command again "
-                    raise Interrupted(message + "for the remaining steps, such as evaluation.")
-            except Interrupted:
-                trainer.end()
-                raise
-    except KeyboardInterrupt as interrupt:
-        interrupt.add_note(_how_to_continue(trainer.args, trainer.last_checkpoint))
+            yield
+            name = callback.requested()
+            if name is not None:
+                advice = "Run the same command again for the remaining steps, such as evaluation."
+                raise Interrupted(f"{name} after the last step: the trained model is saved. {advice}")
+    except Interrupted:
+        trainer.end()
         raise
     finally:
         trainer.remove_callback(callback)
@@ -235,21 +189,16 @@ class StopOnSignal(TrainerCallback):
         """Return the name of the signal that any process has got. All processes call this at the same time."""
         signum = self.signum
         if dist.is_initialized() and dist.get_world_size() > 1:
-            # A tensor on the CPU, so that no process waits for its device.
-            flag = torch.tensor([signum], dtype=torch.int32)
+            flag = torch.tensor([signum], dtype=torch.int32)  # on the CPU: no process waits for its device
             dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group)
             signum = int(flag)
         return signal.Signals(signum).name if signum else None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args, state, control, **kwargs):
         if dist.is_initialized() and dist.get_backend() != "gloo":
             self.group = dist.new_group(backend="gloo")
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args, state, control, **kwargs):
         name = self.requested()
         if name is None or state.global_step >= state.max_steps:  # after the last step, the model is saved anyway
             return
@@ -257,35 +206,25 @@ class StopOnSignal(TrainerCallback):
         logger.warning(f"{name}: saving a checkpoint at step {state.global_step} and ending.")
         control.should_training_stop = control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args, state, control, **kwargs):
         self.is_saved = self.name is not None
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args, state, control, **kwargs):
         if self.name is not None:  # the step is finished, the end of the epoch belongs to the next run
             control.should_log = control.should_evaluate = False
             # With `save_strategy` best, an evaluation saves a checkpoint only if the score is the best.
             control.should_save = not self.is_saved
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args, state, control, **kwargs):
         if self.name is not None:
             last = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
-            raise Interrupted(f"{self.name} at step {state.global_step}. {_how_to_continue(args, last)}")
+            advice = f"Run the same command again: it continues from {last}."
+            if str(args.resume_from_checkpoint).lower() not in ("none", "true", "last", "auto"):
+                advice = f"Run it again with `--resume_from_checkpoint {last}`."
+            raise Interrupted(f"{self.name} at step {state.global_step}. {advice}")
 
 
-def _how_to_continue(args: TrainingArguments, last: str | None) -> str:
-    """Return advice on how to continue an interrupted run, and from which checkpoint."""
-    if last is None:
-        return "There is no checkpoint yet: the same command starts from the beginning."
-    if str(args.resume_from_checkpoint).lower() in ("none", "true", "last", "auto"):
-        return f"Run the same command again: it continues from {last}."
-    return f"Run it again with `--resume_from_checkpoint {last}`: it continues from there."
-
-
-def end_processes(trainer: "Trainer") -> None:
+def end_processes(trainer: "DepthTrainer") -> None:
     """
     End the data loaders and the process group of a trainer, so that its processes can end. It cannot be used again.
 
@@ -299,9 +238,8 @@ def end_processes(trainer: "Trainer") -> None:
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
     if trainer.args.world_size > 1:
-        # Free `DistributedDataParallel` before its process group (torch 2.13). At exit, the destructor of gloo would
-        # wait for a thread that waits for the GIL, and the process would hang. See
-        # https://github.com/pytorch/pytorch/issues/56297 and https://github.com/pytorch/pytorch/issues/190489.
+        # Free `DistributedDataParallel` before its process group (torch 2.13): at exit, the destructor of gloo would
+        # wait for a thread that waits for the GIL. See https://github.com/pytorch/pytorch/issues/190489.
         trainer.model_wrapped = trainer.model
         trainer.accelerator.free_memory()
         gc.collect()

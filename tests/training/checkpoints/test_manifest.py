@@ -55,43 +55,20 @@ class DamageTest(CheckpointTestCase):
         expected = {"missing": "is missing", "flipped": "another content"}.get(how, "bytes instead of")
         self.assertRegex(damage(self.folder), f"^{name} .*{expected}")
 
-    @parameterized.product(name=FILES[1:], how=("missing", "empty", "cut"), manifest=("none", "sizes"))
-    def test_without_hashes_files_are_there_and_readable(self, name, how, manifest):
-        self.write_checkpoint(manifest=manifest)
+    @parameterized.product(name=FILES, how=("missing", "empty", "cut"))
+    def test_without_hashes_files_are_there_and_whole(self, name, how):
+        self.write_checkpoint(manifest="sizes")
         self.assertIsNone(damage(self.folder))
         self.spoil(name, how)
-        self.assertIn(name.removesuffix(".pth"), damage(self.folder))
+        self.assertStartsWith(damage(self.folder), name)
 
-    @parameterized.product(name=("optimizer.pt", "rng_state.pth", "scheduler.pt"), manifest=("none", "sizes"))
-    def test_without_hashes_a_flipped_bit_is_found_where_the_format_has_a_checksum(self, name, manifest):
-        self.write_checkpoint(manifest=manifest)
-        self.spoil(name, "flipped")
-        self.assertRegex(damage(self.folder), f"{name} (is damaged|cannot be read)")
-
-    @parameterized.parameters("model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt")
-    def test_a_manifest_without_a_part_is_that_of_no_checkpoint(self, name):
-        self.write_checkpoint(*[file for file in FILES if file != name])
-        self.assertEqual(damage(self.folder), f"{name.removesuffix('.pth')} is missing")
-        with self.assertRaisesRegex(OSError, "of checkpoint-3 is missing after everything was written"):
-            write_sizes(self.folder, step=3)
-
-    @parameterized.parameters(
-        ("config.json", "model.safetensors", "trainer_state.json"),  # with `save_only_model`
-        ("config.json", "model.safetensors", "rng_state_1.pth", "optimizer.pt", "scheduler.pt", "trainer_state.json"),
-        ("config.json", "global_step3", "rng_state_0.pth", "trainer_state.json"),  # DeepSpeed
-        ("pytorch_model_fsdp.bin", "optimizer.bin", "rng_state_0.pth", "scheduler.pt", "trainer_state.json"),
-        (
-            "mine/adapter_model.safetensors",
-            "optimizer.pt",
-            "rng_state.pth",
-            "scheduler.pt",
-            "trainer_state.json",
-        ),  # PEFT
-        ("config.json", "model.safetensors"),  # the final model
-    )
-    def test_a_manifest_has_the_parts_that_its_kind_of_checkpoint_has(self, *names):
-        self.write_checkpoint(*names)
+    def test_a_checkpoint_of_trainer_that_was_killed_has_empty_files_or_no_state(self):
+        self.write_checkpoint(manifest="none")
         self.assertIsNone(damage(self.folder))
+        self.spoil("optimizer.pt", "empty")
+        self.assertEqual(damage(self.folder), "optimizer.pt is empty")
+        self.spoil("trainer_state.json", "missing")
+        self.assertEqual(damage(self.folder), "it has no trainer_state.json: it is incomplete")
 
     @parameterized.parameters("", "{", "[]", '{"files": {"config.json": 3}}', '{"step": 3}')
     def test_a_manifest_that_cannot_be_read_is_damage(self, text):
@@ -106,12 +83,6 @@ class DamageTest(CheckpointTestCase):
         add_hashes(self.folder)
         manifest = read_manifest(self.folder)
         self.assertEqual(manifest, {"step": 3, "files": file_entries(self.folder, list_files(self.folder))})
-
-    def test_a_file_that_is_not_on_the_disk_as_it_was_written_gets_no_hash(self):
-        self.write_checkpoint(manifest="sizes")
-        self.spoil("optimizer.pt", "cut")
-        with self.assertRaisesRegex(OSError, "optimizer.pt of .*checkpoint-3 has another size on the disk"):
-            add_hashes(self.folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,9 @@
+import contextlib
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -7,8 +12,14 @@ from absl.testing import absltest, parameterized
 from transformers import TrainingArguments
 
 from hf_depth.disk import file_entries, list_files, write_manifest
-from hf_depth.training.checkpoints.resuming import checkpoint_to_resume, last_complete_checkpoint
-from tiny_training import TrainingTestCase, save_pretraining
+from hf_depth.training.checkpoints import resuming
+from hf_depth.training.checkpoints.resuming import (
+    LOCK_FILE,
+    alone_in_output_dir,
+    checkpoint_to_resume,
+    last_complete_checkpoint,
+)
+from tiny_training import RunTestCase, TrainingTestCase, save_pretraining, trainer
 
 
 class DamagedCheckpointTest(TrainingTestCase):
@@ -64,7 +75,7 @@ class DamagedCheckpointTest(TrainingTestCase):
             shutil.rmtree(self.checkpoint(step))
 
         def others(mine):  # what another node, which has checkpoint-2, says
-            return [["checkpoint-2"]] if isinstance(mine[0], list) else [None]
+            return [["2"]] if isinstance(mine[0], list) else [None]
 
         with gathered, self.assertRaisesRegex(ValueError, r"checkpoint-2 \(there is no such folder\)"):
             checkpoint_to_resume(self.arguments())
@@ -72,12 +83,80 @@ class DamagedCheckpointTest(TrainingTestCase):
     def test_one_without_a_manifest_is_used_and_one_without_an_optimizer_with_a_warning(self):
         (self.checkpoint(4) / "manifest.json").unlink()
         with self.assertLogs("hf_depth.training.checkpoints.resuming", "WARNING") as caught:
-            self.assertEqual(last_complete_checkpoint(self.folder), str(self.checkpoint(4)))
+            self.assertEqual(last_complete_checkpoint(self.arguments()), str(self.checkpoint(4)))
         self.assertRegex(caught.output[0], "checkpoint-4 has the model only")
         for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
             torch.save({}, self.checkpoint(4) / name)
         with self.assertNoLogs("hf_depth.training.checkpoints.resuming", "WARNING"):
-            last_complete_checkpoint(self.folder)
+            last_complete_checkpoint(self.arguments())
+
+
+HOLD = "import filelock, sys, time; lock = filelock.FileLock(sys.argv[1]); lock.acquire()"
+WAIT = "print('held', flush=True); time.sleep(600)"
+FORK = "import os; os.fork() or time.sleep(600)"
+
+
+def end_group(process: subprocess.Popen):
+    """End a process and those that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class LockTest(RunTestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = Path(self.folder, LOCK_FILE)
+        self.arguments = TrainingArguments(self.folder, use_cpu=True)
+        self.enterContext(mock.patch.object(resuming, "LOCK_TIMEOUT", 0.05))
+
+    def other_run(self, *code: str) -> subprocess.Popen:
+        """A process that holds the lock."""
+        command = [sys.executable, "-c", "; ".join([HOLD, *code, WAIT]), str(self.path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(end_group, process)
+        self.assertEqual(process.stdout.readline(), "held\n")
+        return process
+
+    def test_a_run_does_not_train_beside_another_one(self):
+        unfinished = Path(self.folder, "_unfinished", "checkpoint-1", "optimizer.pt")
+        unfinished.parent.mkdir(parents=True)
+        unfinished.touch()
+        other = self.other_run()
+        one_trainer = trainer("t5", self.folder, number_of_rows=8)
+        message = f"Another run trains in {self.folder}.*choose another `--output_d"
+        with self.assertRaisesRegex(ValueError, message):
+            one_trainer.train()
+        self.assertTrue(unfinished.is_file())
+        other.kill()
+        other.wait()
+        one_trainer.train()
+        self.assertFalse(unfinished.exists() or self.path.exists())
+
+    def test_it_waits_for_the_end_of_the_other_one(self):
+        other = self.other_run()
+        warn = mock.Mock(side_effect=lambda _: (other.kill(), other.wait()))
+        with mock.patch.object(resuming, "LOCK_TIMEOUT", 60), mock.patch.object(resuming.logger, "warning", warn):
+            with alone_in_output_dir(self.arguments):
+                self.assertTrue(self.path.is_file())
+        self.assertIn("Waiting for another run", warn.call_args.args[0])
+
+    def test_a_killed_process_holds_nothing_though_its_workers_live(self):
+        other = self.other_run(FORK)
+        other.kill()
+        other.wait()
+        os.killpg(other.pid, 0)  # its worker is there
+        with alone_in_output_dir(self.arguments):
+            self.assertTrue(self.path.is_file())
+
+    def test_blocks_of_one_process_may_be_nested_and_follow_each_other(self):
+        for _ in range(2):
+            with alone_in_output_dir(self.arguments):
+                with alone_in_output_dir(TrainingArguments(f"{self.folder}/.", use_cpu=True)):
+                    self.assertTrue(self.path.is_file())
+                self.assertTrue(self.path.is_file())
+            self.assertFalse(self.path.exists())
 
 
 if __name__ == "__main__":

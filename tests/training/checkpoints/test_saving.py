@@ -1,19 +1,28 @@
 import errno
-import json
 import os
 import shutil
+import tempfile
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
+from accelerate import PartialState
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from hf_depth.disk import list_files, read_manifest
+from hf_depth.training.checkpoints import saving
 from hf_depth.training.checkpoints.manifest import damage
-from hf_depth.training.results import save_metrics
+from hf_depth.training.checkpoints.saving import (
+    completed_checkpoints,
+    replace_model,
+    wait_until_on_disk,
+    write_model_manifest,
+)
 from tiny_training import TrainingTestCase, trainer
 
 GATHER = "hf_depth.training.checkpoints.saving.gather_object"
@@ -87,7 +96,7 @@ class CheckpointTest(SavingTestCase):
 
     def test_a_run_that_starts_anew_keeps_its_own_checkpoint(self):
         Path(self.folder, "checkpoint-9").mkdir()
-        then = time.time() + 3600
+        then = time.time() - 3600
         os.utime(f"{self.folder}/checkpoint-9", (then, then))
         self.trainer(save_total_limit=1).train()
         self.assertEqual(self.names(), ["checkpoint-2"])
@@ -128,19 +137,6 @@ class CheckpointTest(SavingTestCase):
         self.assertNotIn("_unfinished", self.names())
         one_trainer.save_model()
         self.assertNotEqual(Path(self.folder, "model.safetensors").read_bytes(), before)
-
-
-class MetricsTest(SavingTestCase):
-    def read(self, name: str) -> dict:
-        return json.loads(Path(self.folder, name).read_text())
-
-    @parameterized.parameters("", "{", "[1]")
-    def test_results_that_cannot_be_read_are_replaced_with_a_warning(self, content):
-        Path(self.folder, "all_results.json").write_text(content)
-        with self.assertLogs("hf_depth.training.results", "WARNING") as logs:
-            save_metrics(self.trainer(), "eval", {"eval_loss": 1.0})
-        self.assertIn(f"{self.folder}/all_results.json cannot be read", logs.output[0])
-        self.assertEqual(self.read("all_results.json"), {"eval_loss": 1.0})
 
 
 class FiniteTest(SavingTestCase):
@@ -257,6 +253,101 @@ class ResumeTest(SavingTestCase):
             loss = one_trainer.train().training_loss
         expected = self.trainer(max_steps=3, logging_steps=2, save_strategy="no").train().training_loss
         self.assertAlmostEqual(loss, expected + 1.0, delta=1e-5)
+
+
+class WritingTestCase(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        arguments = SimpleNamespace(output_dir=str(self.folder), should_save=True)
+        state = SimpleNamespace(global_step=0, best_model_checkpoint=None)
+        self.trainer = SimpleNamespace(args=arguments, state=state, is_deepspeed_enabled=False, is_fsdp_enabled=False)
+        self.trainer.save_total_limit, self.trainer.model_files = None, {}
+        self.trainer.accelerator = PartialState()
+
+    def save(self, step: int):
+        """A checkpoint, as a trainer writes it."""
+        self.trainer.state.global_step = step
+        with saving._written_aside(self.trainer, self.folder / f"checkpoint-{step}") as aside:
+            save_file({"weight": torch.arange(10.0)}, aside / "model.safetensors")
+            for name in ("optimizer.pt", "rng_state.pth", "scheduler.pt"):
+                torch.save({}, aside / name)
+            (aside / "trainer_state.json").write_text("{}")
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+class OnDiskTest(WritingTestCase):
+    def test_training_does_not_wait_for_hashes(self):
+        folder, may_go_on = self.folder / "checkpoint-1", threading.Event()
+        add_hashes = saving.add_hashes
+        with mock.patch.object(saving, "add_hashes", lambda folder: (may_go_on.wait(), add_hashes(folder))):
+            self.save(1)
+            # It is whole already, if the process is killed now.
+            self.assertIsNone(damage(folder))
+            self.assertNotIn("sha256", read_manifest(folder)["files"]["optimizer.pt"])
+            may_go_on.set()
+            wait_until_on_disk()
+        manifest = read_manifest(folder)
+        self.assertEqual(manifest["step"], 1)
+        self.assertCountEqual(manifest["files"], list_files(folder))
+        self.assertIn("sha256", manifest["files"]["optimizer.pt"])
+        self.assertIsNone(damage(folder))
+
+    def test_the_next_checkpoint_waits_for_the_one_before_and_surplus_goes_when_that_is_on_the_disk(self):
+        self.trainer.save_total_limit = 1
+        may_go_on = threading.Event()
+        add_hashes = saving.add_hashes
+        self.save(1)
+        wait_until_on_disk()
+        with mock.patch.object(saving, "add_hashes", lambda folder: (may_go_on.wait(), add_hashes(folder))):
+            self.save(2)
+            self.assertEqual(self.names(), ["checkpoint-1", "checkpoint-2"])
+            threading.Timer(0.05, may_go_on.set).start()
+            self.save(3)
+            self.assertTrue(may_go_on.is_set())
+            self.assertNotIn("checkpoint-1", self.names())
+        wait_until_on_disk()
+        self.assertEqual(self.names(), ["checkpoint-3"])
+
+    def test_a_disk_that_is_full_when_the_files_reach_it_loses_nothing(self):
+        self.trainer.save_total_limit = 1
+        self.save(1)
+        wait_until_on_disk()
+        with mock.patch("hf_depth.disk.os.fsync", side_effect=OSError(errno.EDQUOT, "Disk quota exceeded")):
+            self.save(2)
+            with self.assertRaisesRegex(OSError, f"^The disk of {self.folder} is full .*step 3.*make room[^\n]*$"):
+                self.save(3)
+        self.assertEqual(self.names(), ["checkpoint-1"])
+        self.assertIsNone(damage(self.folder / "checkpoint-1"))
+        self.save(3)
+        wait_until_on_disk()
+        self.assertEqual(self.names(), ["checkpoint-3"])
+
+    @parameterized.parameters(KeyboardInterrupt, SystemExit(85))
+    def test_the_last_checkpoint_is_complete_however_training_ends(self, end):
+        with self.assertRaises((KeyboardInterrupt, SystemExit)), completed_checkpoints():
+            self.save(1)
+            raise end
+        self.assertIn("sha256", read_manifest(self.folder / "checkpoint-1")["files"]["optimizer.pt"])
+
+
+class ModelTest(WritingTestCase):
+    def write(self, folder: str):
+        Path(folder).mkdir(parents=True)
+        save_file({"weight": torch.arange(10.0)}, Path(folder, "model.safetensors"))
+        Path(folder, "config.json").write_text("{}")
+
+    def test_files_replace_files_and_leave_the_others(self):
+        (self.folder / "notes.txt").write_text("a user's own")
+        (self.folder / "config.json").write_text("old")
+        replace_model(self.trainer, self.write)
+        write_model_manifest(self.trainer)
+        self.assertEqual(self.names(), ["config.json", "manifest.json", "model.safetensors", "notes.txt"])
+        self.assertEqual((self.folder / "config.json").read_text(), "{}")
+        self.assertCountEqual(read_manifest(self.folder)["files"], ["config.json", "model.safetensors"])
+        self.assertIsNone(damage(self.folder))
 
 
 if __name__ == "__main__":
