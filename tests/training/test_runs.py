@@ -46,7 +46,7 @@ def run_on_two_disks(folder: str):
     if rank == "0":  # the node is replaced
         shutil.rmtree(folder)
     last = make(3)
-    with TestCase().assertRaisesRegex(ValueError, r"checkpoint-2 \(there is no such folder\\).*start anew"):
+    with TestCase().assertRaisesRegex(ValueError, r"checkpoint-2 \(there is no such folder\).*start anew"):
         Run.find(last.args, {})
     last.end()
 
