@@ -90,3 +90,16 @@ def check_arguments(args: TrainingArguments) -> None:
             "`skip_bad_batches` is neither for `fp16`, whose loss scaling already skips steps that overflow, nor for "
             "DeepSpeed, whose optimizer makes its step before the gradient can be checked. Leave it out."
         )
+    _check_trackers(args)
+
+
+def _check_trackers(args: TrainingArguments) -> None:
+    """Make the callbacks of the trackers, which stop on an unknown name and on a package that is missing."""
+    if args.report_to:
+        from transformers.integrations import get_reporting_integration_callbacks  # takes seconds; `--help` is fast
+
+        try:
+            for callback in get_reporting_integration_callbacks(args.report_to):
+                callback()
+        except (ValueError, RuntimeError, ImportError) as error:
+            raise UserError(f"`report_to` {' '.join(args.report_to)}: {error}") from error

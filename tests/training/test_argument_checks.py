@@ -24,6 +24,7 @@ class ArgumentsTest(parameterized.TestCase):
         ({"dataloader_num_workers": 100_000}, "`dataloader_num_workers` must be between 0 and 1024, got 100000"),
         ({"max_steps": 0}, "`max_steps` must be at least 1, got 0.*num_train_epochs.*do_train"),
         ({"num_train_epochs": 0}, "`num_train_epochs` must be above 0, got 0"),
+        ({"report_to": "wanb"}, "`report_to` wanb: wanb is not supported, only .*wandb"),
         ({"save_steps": 0}, "`save_steps` must be above 0, got 0"),
         ({"fp16": True, "skip_bad_batches": 1}, "`skip_bad_batches` is neither for `fp16`"),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` 0.1 is not supported: the trainers weight"),
