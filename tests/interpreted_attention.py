@@ -17,6 +17,7 @@ from helpers import load_script
 from hf_depth.kernels import triton as triton_kernels
 from hf_depth.kernels.attention import expand_bias
 from hf_depth.kernels.masks import compact_mask, expand_mask
+from hf_depth.models.modeling_depth import MaskRule
 from tiny_models import gradients, random_batch, tiny_model
 
 HEADS = 2
@@ -54,32 +55,30 @@ def _mend_bfloat16():
     interpreter._convert_float, interpreter.InterpreterBuilder.create_dot = convert_float, create_dot
 
 
-def masks(kind: str, batch_size: int, queries: int, keys: int) -> tuple[torch.Tensor | None, bool]:
-    """A compact mask, or `None`, and whether attention is causal without it."""
-    if kind in ("none", "causal"):
-        return None, kind == "causal"
+def masks(kind: str, batch_size: int, queries: int, keys: int) -> torch.Tensor:
+    """A compact mask."""
     query_places, key_places = (torch.arange(length).expand(batch_size, length) for length in (queries, keys))
-    settings = {"padding_mask": key_places < keys - 3 * torch.arange(batch_size)[:, None]}
+    rule = MaskRule(is_causal="causal" in kind)
+    if kind not in ("plain", "causal"):
+        rule.padding = key_places < keys - 3 * torch.arange(batch_size)[:, None]
     if "packed" in kind:
         third, half = queries // 3, queries // 2
         segments = [1 + (places >= third).long() + (places >= half).long() for places in (query_places, key_places)]
-        settings["segments"] = (torch.where(query_places < queries - 2, segments[0], 0), segments[1])
+        rule.segments = (torch.where(query_places < queries - 2, segments[0], 0), segments[1])
     if "sentences" in kind:
-        settings["groups"] = (torch.where(query_places % 5 == 0, query_places // 10, -1), key_places // 10)
+        rule.groups = (torch.where(query_places % 5 == 0, query_places // 10, -1), key_places // 10)
     if "nothing" in kind:  # the queries of the first row attend to padding alone, one of the second to a missing group
-        settings["padding_mask"][0] = False
-        settings["groups"] = (torch.where(query_places == 4, 9, -1), key_places * 0)
-    return compact_mask((batch_size, queries), keys, "cpu", is_causal="causal" in kind, **settings), False
+        rule.padding[0] = False
+        rule.groups = (torch.where(query_places == 4, 9, -1), key_places * 0)
+    return compact_mask(rule, (batch_size, queries), keys, "cpu")
 
 
-def inputs(
-    queries: int, keys: int, head_dim: int, dtype: torch.dtype, has_bias: bool, batch_size: int = 2
-) -> list[torch.Tensor]:
+def inputs(queries: int, keys: int, head_dim: int, dtype: torch.dtype) -> list[torch.Tensor]:
     """Query, key, value and bias, and a gradient of the output."""
     generator = torch.Generator().manual_seed(queries + keys)
-    shapes = [(batch_size, length, HEADS, head_dim) for length in (queries, keys, keys, queries)]
+    shapes = [(2, length, HEADS, head_dim) for length in (queries, keys, keys, queries)]
     query, key, value, gradient = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    bias = torch.randn(HEADS, queries + keys - 1, generator=generator) if has_bias else torch.zeros(0)
+    bias = torch.randn(HEADS, queries + keys - 1, generator=generator)
     return [
         *(tensor.transpose(1, 2) for tensor in (query * head_dim**-0.5, key, value)),
         bias,
@@ -87,20 +86,17 @@ def inputs(
     ]
 
 
-def results(function, query, key, value, bias, gradient, mask, is_causal) -> list[torch.Tensor]:
+def results(function, query, key, value, bias, gradient, mask) -> list[torch.Tensor]:
     """The output of an attention function and its gradients to query, key, value and bias."""
     leaves = [tensor.detach().requires_grad_() for tensor in (query, key, value, bias)]
-    output = function(*leaves, mask, is_causal)
-    return [output.detach(), *torch.autograd.grad(output, leaves, gradient, materialize_grads=True)]
+    output = function(*leaves, mask)
+    return [output.detach(), *torch.autograd.grad(output, leaves, gradient)]
 
 
-def eager(query, key, value, bias, mask, is_causal):
+def eager(query, key, value, bias, mask):
     """The formula, in the dtype of its arguments; 0 for a query without keys."""
-    shape = query.shape[2], key.shape[2]
-    allowed = torch.ones(shape, dtype=torch.bool) if mask is None else expand_mask(mask, shape[0])
-    allowed = allowed.tril() if is_causal else allowed
-    scores = query @ key.mT
-    scores = scores if bias.dim() == 1 else scores + expand_bias(bias, *shape)
+    allowed = expand_mask(mask, query.shape[2])
+    scores = query @ key.mT + expand_bias(bias, key.shape[2])
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     return (scores.softmax(dim=-1).to(value.dtype) * allowed.any(dim=-1, keepdim=True)) @ value
 
@@ -115,85 +111,54 @@ def relative_errors(right: list[torch.Tensor], tensors: list[torch.Tensor]) -> d
 
 
 def errors_of_kernels(
-    kind: str, queries: int, keys: int, head_dim: int, dtype: torch.dtype, has_bias: bool
+    kind: str, queries: int, keys: int, head_dim: int, dtype: torch.dtype
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The errors of the kernels, and those of the formula in `dtype`, against the formula in float64."""
     assert triton_kernels.INTERPRETED
-    arguments = inputs(queries, keys, head_dim, dtype, has_bias)
-    mask = masks(kind, 2, queries, keys)
-    right = results(eager, *(tensor.double() for tensor in arguments), *mask)
-    formula = results(eager, *arguments, *mask)
-    return relative_errors(right, results(triton_kernels.depth_triton, *arguments, *mask)), relative_errors(
-        right, formula
-    )
+    arguments, mask = inputs(queries, keys, head_dim, dtype), masks(kind, 2, queries, keys)
+    right = results(eager, *(tensor.double() for tensor in arguments), mask)
+    found, formula = (results(each, *arguments, mask) for each in (triton_kernels.depth_triton, eager))
+    return relative_errors(right, found), relative_errors(right, formula)
 
 
 def zero_rows() -> list[bool]:
     """Whether all is finite, and 0 for queries without any key: the output, and the gradients of these queries."""
-    arguments = inputs(9, 9, 16, torch.float32, True)
     mask = masks("sentences nothing", 2, 9, 9)
-    tensors = results(triton_kernels.depth_triton, *arguments, *mask)
-    without = ~expand_mask(mask[0], 9).any(dim=-1).expand(-1, HEADS, -1)
+    tensors = results(triton_kernels.depth_triton, *inputs(9, 9, 16, torch.float32), mask)
+    without = ~expand_mask(mask, 9).any(dim=-1).expand(-1, HEADS, -1)
     is_zero = [(tensor[without] == 0).all().item() for tensor in tensors[:2]]
     return [without.sum().item() == HEADS * 10, *is_zero, *(tensor.isfinite().all().item() for tensor in tensors)]
 
 
 def strided_inputs() -> tuple[float, list[bool]]:
     """The error of vectors that lie in other orders; of output and gradients, whether heads lie beside each other."""
-    query, key, value, bias, gradient = inputs(5, 7, 16, torch.float32, True)
+    (query, key, value, bias, gradient), mask = inputs(5, 7, 16, torch.float32), masks("sentences", 2, 5, 7)
     others = [query.contiguous(), key.mT.contiguous().mT, value[..., ::2].repeat_interleave(2, -1), bias, gradient]
     others[2] = torch.cat((value, value), dim=-1)[..., :16]
-    expected = results(triton_kernels.depth_triton, query, key, value, bias, gradient, None, False)
-    tensors = results(triton_kernels.depth_triton, *others[:4], gradient.mT.contiguous().mT, None, False)
+    expected = results(triton_kernels.depth_triton, query, key, value, bias, gradient, mask)
+    tensors = results(triton_kernels.depth_triton, *others[:4], gradient.mT.contiguous().mT, mask)
     error = max(relative_errors([tensor.double() for tensor in expected], tensors).values())
     return error, [tensor.transpose(1, 2).is_contiguous() for tensor in tensors[:4]]
 
 
 def operators() -> float:
     """Check the operators as torch wants them; the error of a graph in one piece against eager mode."""
-    *arguments, gradient = inputs(8, 8, 16, torch.float32, True)
-    mask, is_causal = masks("causal packed", 2, 8, 8)
+    *arguments, gradient = inputs(8, 8, 16, torch.float32)
+    mask = masks("causal packed", 2, 8, 8)
     leaves = [tensor.requires_grad_() for tensor in arguments]
-    torch.library.opcheck(triton_kernels._attend, (*leaves, mask, is_causal))
-    eagerly = results(triton_kernels.depth_triton, *arguments, gradient, mask, is_causal)
+    torch.library.opcheck(triton_kernels._attend, (*leaves, mask))
+    eagerly = results(triton_kernels.depth_triton, *arguments, gradient, mask)
     compiled = torch.compile(triton_kernels.depth_triton, fullgraph=True, dynamic=False, backend="aot_eager")
-    tensors = results(compiled, *arguments, gradient, mask, is_causal)
+    tensors = results(compiled, *arguments, gradient, mask)
     return max(relative_errors([tensor.double() for tensor in eagerly], tensors).values())
 
 
-def heads_at_a_time(kind: str, most_scores: int) -> tuple[list[list[float]], list[int]]:
-    """The gradient of the bias if so many scores may be in memory; the number of heads of each of its kernels."""
-    arguments = inputs(9, 9, 16, torch.float32, True, batch_size=3)
-    mask, is_causal = masks(kind, 3, 9, 9)
-    launch = triton_kernels._launch
-    with (
-        mock.patch.object(triton_kernels, "MAX_SCORE_GRADIENTS", most_scores),
-        mock.patch.object(triton_kernels, "_launch", side_effect=launch) as launched,
-    ):
-        gradient = results(triton_kernels.depth_triton, *arguments, mask, is_causal)[-1]
-    sums = [call.args for call in launched.call_args_list if call.args[0] is triton_kernels._diagonal_sum_kernel]
-    return gradient.tolist(), [scores.shape[1] for _, _, scores, *_ in sums]
-
-
-def self_check(head_dim: int, dtype: torch.dtype, broken: str | None = None) -> str | None:
-    """What `check_triton_attention` says of the interpreter, perhaps of kernels that are wrong in some calls."""
-    triton_kernels.check_triton_attention.cache_clear()
-    function = triton_kernels.depth_triton
-
-    def wrong(query, key, value, bias, mask, is_causal):
-        kind = "masked" if mask is not None else "causal" if is_causal else "unbiased" if bias.dim() == 1 else None
-        return function(query, key, value, bias, mask, is_causal) * (1.1 if kind == broken else 1.0)
-
-    with mock.patch.object(triton_kernels, "depth_triton", wrong):
-        return triton_kernels.check_triton_attention(torch.device("cpu"), head_dim, dtype)
-
-
-def attention_check(masked: str, has_bias: bool, factor: float = 1.0) -> tuple[bool, str]:
+def attention_check(masked: str, factor: float = 1.0) -> tuple[bool, str]:
     """What `benchmarks/attention_check.py` says of the kernels, whose outputs are multiplied by `factor`."""
     script = load_script("benchmarks/attention_check.py")
     script.depth_triton = lambda *arguments: triton_kernels.depth_triton(*arguments) * factor
     with mock.patch.dict(script.SIZE, d_kv=16):
-        return script.compare_kernels(torch.device("cpu"), "fp32", 2, 2, 40, 40, masked, has_bias)
+        return script.compare_kernels(torch.device("cpu"), "fp32", 2, 2, 40, 40, masked)
 
 
 def model_differences() -> float:

@@ -25,13 +25,12 @@ def register_attention(name: str, function: Callable[..., torch.Tensor], device_
 
     Args:
         name (`str`): its name.
-        function (`Callable`): `function(query, key, value, bias, mask, is_causal)`, of
+        function (`Callable`): `function(query, key, value, bias, mask)`, of
 
             - `query` of shape `(batch_size, heads, queries, head_size)`, `key` and `value` of shape
               `(batch_size, heads, keys, head_size)`, all of the same dtype, in any order of memory,
             - `bias` of shape `(heads, queries + keys - 1)`: `bias[h, k - q + queries - 1]` for head h, query q, key k,
-            - `mask`: a compact mask of shape `(batch_size, 1, 3, queries + keys)`, int32,
-            - `is_causal` (`bool`): always `False` beside a mask.
+            - `mask`: a compact mask of shape `(batch_size, 1, 3, queries + keys)`, int32, see [`compact_mask`].
 
             Returns the output, of the shape and dtype of `query`. Scores are not scaled.
         device_types (`Sequence[str]`): where it runs.
@@ -55,7 +54,7 @@ def register_attention(name: str, function: Callable[..., torch.Tensor], device_
             raise UserError(
                 f"`{name}` is for a T5 without dropout of attention weights: set `dropout_rate=0.0`, or take `sdpa`."
             )
-        output = function(query, key, value, bias_by_distance(position_bias), attention_mask, False)
+        output = function(query, key, value, bias_by_distance(position_bias), attention_mask)
         return output.transpose(1, 2), None
 
     AttentionInterface.register(name, attention_forward)
@@ -64,28 +63,12 @@ def register_attention(name: str, function: Callable[..., torch.Tensor], device_
 
 def bias_by_distance(bias: torch.Tensor) -> torch.Tensor:
     """
-    T5's position bias, which depends on the distance of two tokens only, without its repetitions.
-
-    Args:
-        bias (`torch.FloatTensor` of shape `(1, heads, queries, keys)`)
-
-    Returns:
-        `torch.FloatTensor` of shape `(heads, queries + keys - 1)`: the first column from its end, then the first row.
+    T5's position bias `(1, heads, queries, keys)`, which depends on the distance of two tokens only, without its
+    repetitions: `(heads, queries + keys - 1)`, the first column from its end, then the first row.
     """
     return torch.cat([bias[0, :, :, 0].flip(-1), bias[0, :, 0, 1:]], dim=-1)
 
 
-def expand_bias(bias: torch.Tensor, query_length: int, key_length: int) -> torch.Tensor | None:
-    """
-    The inverse of [`bias_by_distance`]: what every kernel must agree with.
-
-    Args:
-        bias (`torch.Tensor` of shape `(heads, query_length + key_length - 1)` or `(0,)`, none)
-        query_length, key_length (`int`): number of queries and of keys.
-
-    Returns:
-        `torch.Tensor` of shape `(1, heads, query_length, key_length)`, or `None` if `bias` is empty.
-    """
-    if bias.dim() == 1:
-        return None
+def expand_bias(bias: torch.Tensor, key_length: int) -> torch.Tensor:
+    """The inverse of [`bias_by_distance`]: what every kernel must agree with."""
     return bias.unfold(-1, key_length, 1).flip(1)[None]  # row i of the unfolded has the biases of query Q - 1 - i

@@ -1,15 +1,15 @@
 """
 "depth_flex": attention of T5 and DEPTH by torch's flex_attention, with a compact position bias and a compact mask.
 
-Where "depth_triton" runs it is the better choice: flex_attention adds up the gradient of the bias atomically, one
-number per score, slowly and in an order that varies. On a CPU, torch has no backward pass for it.
+flex_attention adds up the gradient of the bias atomically, one number per score, slowly and in an order that varies.
+On a CPU, torch has no backward pass for it.
 """
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers.integrations.flex_attention import compile_friendly_flex_attention
 
-from .masks import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, compact_mask
+from .masks import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT
 
 BLOCK_SIZE = 128  # queries, and keys, of which a block mask says whether they are skipped; torch's default
 
@@ -19,39 +19,17 @@ def depth_flex(
     key: torch.Tensor,
     value: torch.Tensor,
     bias: torch.Tensor,
-    mask: torch.IntTensor | None,
-    is_causal: bool,
+    mask: torch.IntTensor,
 ) -> torch.Tensor:
-    """
-    Attention with a compact position bias and a compact mask; see [`register_attention`].
-
-    Args:
-        query (`torch.Tensor` of shape `(batch_size, heads, queries, head_size)`)
-        key, value (`torch.Tensor` of shape `(batch_size, heads, keys, head_size)`)
-        bias (`torch.Tensor` of shape `(heads, queries + keys - 1)` or `(0,)`)
-        mask (`torch.IntTensor` of shape `(batch_size, 1, 3, queries + keys)`, *optional*)
-        is_causal (`bool`): only without a mask.
-
-    Returns:
-        `torch.Tensor` of shape `(batch_size, heads, queries, head_size)`, of the dtype of `query`.
-    """
-    query_length, key_length = query.shape[2], key.shape[2]
+    """Attention with a compact position bias and a compact mask; see [`register_attention`] for the arguments."""
+    query_length = query.shape[2]
 
     def add_bias(score, batch_idx, head_idx, q_idx, kv_idx):
         return score + bias[head_idx, kv_idx - q_idx + query_length - 1]
 
-    if is_causal:
-        mask = compact_mask((query.shape[0], query_length), key_length, query.device, is_causal=True)
     # Compiled, unless all of the model is: the plain function holds the scores of the whole batch.
     attend = flex_attention if query.device.type == "cpu" else compile_friendly_flex_attention
-    return attend(
-        query,
-        key,
-        value,
-        score_mod=add_bias if bias.dim() == 2 else None,
-        block_mask=None if mask is None else flex_block_mask(mask, query_length),
-        scale=1.0,
-    )
+    return attend(query, key, value, score_mod=add_bias, block_mask=flex_block_mask(mask, query_length), scale=1.0)
 
 
 def flex_block_mask(mask: torch.IntTensor, query_length: int) -> BlockMask:

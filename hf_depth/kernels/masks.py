@@ -14,13 +14,10 @@ ANY_SEGMENT, PADDING_SEGMENT, ANY_GROUP, ANY_POSITION = 0, -1, -1, 2**30
 
 
 def compact_mask(
+    rule: MaskRule,
     query_shape: tuple[int, int],
     key_length: int,
     device: torch.device | str,
-    padding_mask: torch.BoolTensor | None = None,
-    is_causal: bool = False,
-    segments: tuple[torch.Tensor, torch.Tensor] | None = None,
-    groups: tuple[torch.Tensor, torch.Tensor] | None = None,
     query_offset: torch.Tensor | int = 0,
 ) -> torch.IntTensor:
     """
@@ -33,14 +30,12 @@ def compact_mask(
     - 2, position: a query attends to keys at its own position or before it.
 
     Args:
+        rule ([`MaskRule`]): who attends to whom.
         query_shape (`tuple[int, int]`): batch size and number of queries.
         key_length (`int`): number of keys.
         device (`torch.device`): where the mask is needed.
-        padding_mask (`torch.BoolTensor` of shape `(batch_size, key_length)`, *optional*): `False` on padding.
-        is_causal (`bool`): a query attends to no key behind it.
-        segments, groups (`tuple`, *optional*): of queries and keys, see [`MaskRule`].
-        query_offset (`torch.Tensor` or `int`): index of the first query among the keys, and in `segments` and `groups`
-            if there are more numbers than queries.
+        query_offset (`torch.Tensor` or `int`): index of the first query among the keys, and in the segments and groups
+            of the rule if there are more numbers than queries.
 
     Returns:
         `torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`: the queries, then the keys.
@@ -55,14 +50,14 @@ def compact_mask(
         parts = [part.to(device, torch.int32).expand(batch_size, -1) for part in (queries, keys)]
         return torch.cat(parts, dim=-1)
 
-    any_query, any_key = torch.full_like(places, ANY_SEGMENT), torch.zeros_like(key_places)
-    query_segments, key_segments = (any_query, any_key) if segments is None else segments
-    if padding_mask is not None:
-        key_segments = torch.where(padding_mask, key_segments, PADDING_SEGMENT)
+    any_key = torch.zeros_like(key_places)
+    segments, key_segments = rule.segments or (torch.full_like(places, ANY_SEGMENT), any_key)
+    if rule.padding is not None:
+        key_segments = torch.where(rule.padding, key_segments, PADDING_SEGMENT)
     channels = [
-        channel(query_segments, key_segments),
-        channel(*groups) if groups is not None else channel(torch.full_like(places, ANY_GROUP), any_key),
-        channel(places if is_causal else torch.full_like(places, ANY_POSITION), key_places),
+        channel(segments, key_segments),
+        channel(*(rule.groups or (torch.full_like(places, ANY_GROUP), any_key))),
+        channel(places if rule.is_causal else torch.full_like(places, ANY_POSITION), key_places),
     ]
     return torch.stack(channels, dim=1)[:, None]
 
@@ -74,14 +69,8 @@ def is_compact(mask: Any) -> bool:
 
 def expand_mask(mask: torch.IntTensor, query_length: int) -> torch.BoolTensor:
     """
-    A compact mask as booleans: what every kernel must agree with.
-
-    Args:
-        mask (`torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`): of [`compact_mask`].
-        query_length (`int`): number of queries.
-
-    Returns:
-        `torch.BoolTensor` of shape `(batch_size, 1, query_length, key_length)`: `True` = may attend.
+    A compact mask `(batch_size, 1, 3, query_length + key_length)` as booleans `(batch_size, 1, query_length,
+    key_length)`, `True` = may attend: what every kernel must agree with.
     """
     query, key = mask[..., :query_length, None], mask[..., None, query_length:]  # (B, 1, 3, Q, 1), (B, 1, 3, 1, K)
     (segment, group, place), (key_segment, key_group, key_place) = query.unbind(2), key.unbind(2)
@@ -115,27 +104,18 @@ def mask_for(device_types: Sequence[str]) -> Callable[..., torch.Tensor | None]:
                 room = (0, max(0, kv_length - attention_mask.shape[1]))
                 padding = nn.functional.pad(attention_mask.to(device, torch.bool), room)[:, :kv_length]
             rule = MaskRule(padding, is_causal=mask_function is causal_mask_function)
-        if rule is None or q_length == 1 or kv_offset or torch.device(device).type not in device_types:
-            return sdpa_mask(
-                batch_size=batch_size,
-                q_length=q_length,
-                kv_length=kv_length,
-                q_offset=q_offset,
-                kv_offset=kv_offset,
-                mask_function=mask_function,
-                attention_mask=attention_mask,
-                device=device,
-                **kwargs,
-            )
-        return compact_mask(
-            (batch_size, q_length),
+        if rule is not None and q_length > 1 and not kv_offset and torch.device(device).type in device_types:
+            return compact_mask(rule, (batch_size, q_length), kv_length, device, q_offset)
+        return sdpa_mask(
+            batch_size,
+            q_length,
             kv_length,
-            device,
-            rule.padding,
-            is_causal=rule.is_causal,
-            segments=rule.segments,
-            groups=rule.groups,
-            query_offset=q_offset,
+            q_offset,
+            kv_offset,
+            mask_function,
+            attention_mask,
+            device=device,
+            **kwargs,
         )
 
     return make

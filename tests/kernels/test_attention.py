@@ -19,7 +19,7 @@ class BiasTest(parameterized.TestCase):
     @parameterized.parameters((1, 1), (3, 7), (7, 3))
     def test_the_bias_by_distance_is_the_inverse_of_its_expansion(self, queries, keys):
         compact = torch.randn(2, queries + keys - 1, requires_grad=True)
-        dense = expand_bias(compact, queries, keys)
+        dense = expand_bias(compact, keys)
         for query in range(queries):
             for key in range(keys):
                 torch.testing.assert_close(dense[0, :, query, key], compact[:, key - query + queries - 1])
@@ -69,9 +69,9 @@ class RegisteredTest(parameterized.TestCase):
         super().setUp()
         self.calls = []
 
-        def function(query, key, value, bias, mask, is_causal):
+        def function(query, key, value, bias, mask):
             self.calls.append((query.shape[2], key.shape[2]))
-            return formula(query, key, value, bias, mask, is_causal)
+            return formula(query, key, value, bias, mask)
 
         register_attention("of_the_test", function, ("cpu",))
 
@@ -112,10 +112,10 @@ class RegisteredTest(parameterized.TestCase):
 class FormulaTest(parameterized.TestCase):
     @parameterized.parameters("causal packed", "packed sentences")
     def test_the_formula_that_kernels_are_compared_with_is_that_of_torch(self, kind):
-        query, key, value, bias, _ = inputs(9, 9, 16, torch.float32, True)
-        mask, _ = masks(kind, 2, 9, 9)
-        bias_and_mask = expand_bias(bias, 9, 9).masked_fill(~expand_mask(mask, 9), -torch.inf)
+        query, key, value, bias, _ = inputs(9, 9, 16, torch.float32)
+        mask = masks(kind, 2, 9, 9)
+        bias_and_mask = expand_bias(bias, 9).masked_fill(~expand_mask(mask, 9), -torch.inf)
         expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, bias_and_mask, scale=1.0)
         has_keys = expand_mask(mask, 9).any(-1)[:, 0]
-        found = formula(query, key, value, bias, mask, False)
+        found = formula(query, key, value, bias, mask)
         torch.testing.assert_close(found.transpose(1, 2)[has_keys], expected.transpose(1, 2)[has_keys])

@@ -10,29 +10,27 @@ from hf_depth.kernels.flex import depth_flex, flex_block_mask
 from hf_depth.kernels.masks import expand_mask
 from interpreted_attention import eager, inputs, masks, relative_errors, results
 
-KINDS = ("none", "causal", "padded", "causal packed", "packed sentences", "sentences nothing")
+KINDS = ("plain", "causal", "padded", "causal packed", "packed sentences", "sentences nothing")
 
 
 class FlexTest(parameterized.TestCase):
     # torch refuses to differentiate it on a CPU, where only the compiled backward pass is missing.
-    @parameterized.parameters(*((kind, True) for kind in KINDS), ("packed sentences", False))
+    @parameterized.parameters(*KINDS)
     @mock.patch("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
-    def test_output_and_gradients_are_those_of_the_formula(self, kind, has_bias):
-        arguments = inputs(20, 20 if "causal" in kind else 31, 16, torch.float32, has_bias)
+    def test_output_and_gradients_are_those_of_the_formula(self, kind):
+        arguments = inputs(20, 20 if "causal" in kind else 31, 16, torch.float32)
         mask = masks(kind, 2, 20, arguments[1].shape[2])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-            tensors = results(depth_flex, *arguments, *mask)
-        right = results(eager, *(tensor.double() for tensor in arguments), *mask)
+            tensors = results(depth_flex, *arguments, mask)
+        right = results(eager, *(tensor.double() for tensor in arguments), mask)
         for name, error in relative_errors(right, tensors).items():
             with self.subTest(name):
                 self.assertLess(error, 2e-6)
 
     @parameterized.parameters(("causal", 300, 300), ("packed sentences", 300, 520), ("causal packed", 512, 512))
     def test_blocks_without_any_pair_are_skipped_and_no_other_is(self, kind, queries, keys):
-        mask, _ = masks(kind, 2, queries, keys)
-        if mask is None:
-            mask, _ = masks("causal padded", 2, queries, keys)
+        mask = masks(kind, 2, queries, keys)
         allowed = expand_mask(mask, queries)
         allowed = torch.nn.functional.pad(allowed, (0, -keys % 128, 0, -queries % 128))
         has_pair = allowed.unflatten(2, (-1, 128)).unflatten(-1, (-1, 128)).any(dim=-1).any(dim=3)
@@ -41,10 +39,10 @@ class FlexTest(parameterized.TestCase):
         self.assertFalse(dense.all(), "no block is skipped")
 
     def test_it_is_part_of_one_graph(self):
-        *arguments, _ = inputs(140, 140, 16, torch.float32, True)
-        mask, is_causal = masks("causal packed", 2, 140, 140)
+        *arguments, _ = inputs(140, 140, 16, torch.float32)
+        mask = masks("causal packed", 2, 140, 140)
         compiled = torch.compile(depth_flex, fullgraph=True, dynamic=False, backend="aot_eager")
         with torch.no_grad():
-            output = compiled(*arguments, mask, is_causal)
-        right = eager(*(tensor.double() for tensor in arguments), mask, is_causal)
+            output = compiled(*arguments, mask)
+        right = eager(*(tensor.double() for tensor in arguments), mask)
         torch.testing.assert_close(output.double(), right, atol=1e-5, rtol=1e-5)
