@@ -1,39 +1,28 @@
 """
-A training step of T5 and DEPTH beside those of the alternatives: time, tokens, share of the hardware's matmul rate and
-peak memory, in one process and one run, at equal shapes. As a table, a JSON file and a bar chart.
+A training step of T5 and DEPTH beside those of the alternatives: time, share of the hardware's matmul rate and peak
+memory, in one process and one run, at equal shapes. As a table and a JSON file.
 
     python benchmarks/train_step.py                                            # on a GPU T5-base, else a small model
     python benchmarks/train_step.py --nanot5_path ~/nanoT5 --output_dir runs/speed
     python benchmarks/train_step.py --size base --batch_size 256 --modes compiled --only T5 DEPTH
 
 A step is forward, backward and AdamW (fused), in bf16 autocast on a GPU and in float32 on a CPU. The sides are the
-stock T5 of transformers, our T5, our DEPTH, the naive DEPTH (stock T5, with dense integer masks of the three
-attentions, as the published code has them, made into additive ones on the device) and, with `--nanot5_path`, that of
-https://github.com/PiotrNawrot/nanoT5 with its own optimizer. All have the same weights, a T5 v1.1 without dropout, and
-their first losses and gradients must be equal, T5 among themselves and DEPTH among themselves: else they would not do
-the same work. (Norms of gradients are compared, parameter by parameter; the table has the largest difference.)
+stock T5 of transformers, our T5, our DEPTH, the naive DEPTH (stock T5, with dense integer masks, as the published code
+has them) and, with `--nanot5_path`, that of https://github.com/PiotrNawrot/nanoT5 with its own optimizer. All have the
+same weights, a T5 v1.1 without dropout. Their first losses and norms of gradients must be equal, T5 among themselves
+and DEPTH among themselves: else they would not do the same work.
 
-The sides take turns, so that other load on the machine affects all of them; times are medians over all steps after
-warm-up. On a GPU it is the time until the device has finished, and a side that waits for its turn leaves the device.
-On a CPU it is CPU time of the process, which other load affects less than wall-clock time (with several threads,
-wall-clock time). "By the kernel" is the share of CPU time in the operating system: above all, of giving the process
-pages of memory that the allocator of the C library had returned, which large tensors cost it in each step. Other
-allocators, and `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000` in the environment, keep the pages. Peak
-memory is everything that a side has on the device, parameters and states of the optimizer included: what CUDA's
-allocator counts, or, on a CPU, what torch's profiler sees being allocated. A side that fails, as when memory does not
-suffice, has its error in the table, and the others go on. The files are written after
-each side that is built and after each round, so that a run that is ended early leaves what it has.
-
-The FLOPs of a step are those of its matrix products (see `benchmarks/run_cost.py`), whatever a side computes again or
-leaves out. The matmul rate is that of products of two large square matrices in the same precision, in the same run.
-On a CPU denormal numbers are taken for 0 (`torch.set_flush_denormal`), on all sides: gradients are full of them, on
-which some processors spend most of a step.
+The sides take turns, so that other load affects all of them; times are medians after warm-up: on a GPU until the
+device has finished, on a CPU CPU time of the process (with several threads, wall-clock time). On a CPU denormal
+numbers are taken for 0, on all sides. Peak memory is everything that a side has on the device: what CUDA's allocator
+counts, or what torch's profiler sees being allocated. The FLOPs of a step are those of its matrix products (see
+`run_cost.py`). A side that fails has its error in the table. The files are written after each side that is built, so
+that a run that is ended early leaves what it has.
 """
 
 import argparse
 import gc
 import json
-import os
 import platform
 import shlex
 import statistics
@@ -48,7 +37,6 @@ import numpy as np
 import torch
 import transformers
 from checkouts import nanot5_model, nanot5_optimizer
-from matplotlib.figure import Figure
 from run_cost import SIZES, training_flops
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel, T5Config
@@ -62,8 +50,6 @@ STEPS_BEFORE_A_TURN = 2  # on a GPU, not timed: memory is allocated anew, and th
 # Relative, between first losses and between the norms of each parameter's first gradient.
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-3}
 GRADIENT_TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
-OURS = ("our T5", "our DEPTH")
-HERE = {"cuda": "on a GPU at the size `base`", "cpu": "on a CPU"}
 
 
 def parse_args() -> argparse.Namespace:
@@ -95,7 +81,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--warmup_steps", type=int, default=3)
     parser.add_argument("--build_minutes", type=float, help="Sides that are not built by then are left out.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output_dir", type=Path, help="Writes train_step.md, train_step.json and train_step.png.")
+    parser.add_argument("--output_dir", type=Path, help="Writes train_step.md and train_step.json.")
     parser.add_argument("--quick", action="store_true", help="Seconds, and figures without a meaning: a test.")
     return complete(parser.parse_args())
 
@@ -162,9 +148,6 @@ class Side:
     make_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
     batch: Mapping[str, torch.Tensor]
     seconds: list[float] = field(default_factory=list)
-    kernel_seconds: list[float] = field(
-        default_factory=list
-    )  # CPU time in the operating system, page faults above all
     peak_bytes: int = 0
     first_loss: float | None = None
     first_gradients: dict[str, float] = field(default_factory=dict)  # their norms, by the names of parameters
@@ -219,10 +202,9 @@ class Side:
             for _ in range(STEPS_BEFORE_A_TURN):
                 self.step()
         for _ in range(args.steps_per_turn):
-            started, in_kernel = read_clock(args), os.times().system
+            started = read_clock(args)
             self.step()
             self.seconds.append(read_clock(args) - started)
-            self.kernel_seconds.append(os.times().system - in_kernel)
         if on_gpu:
             self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated() - of_others)
             self.leave_device(args)
@@ -283,12 +265,6 @@ def matmul_rate(args: argparse.Namespace) -> float:
         left @ right
         seconds.append(read_clock(args) - started)
     return 2 * size**3 / max(statistics.median(seconds[3:]), 1e-9)
-
-
-def step_flops(args: argparse.Namespace) -> int:
-    """FLOPs of the matrix products of a step, forward and backward."""
-    config = make_config(T5Config, args, "eager")
-    return args.batch_size * training_flops(config, args.source_length, args.target_length)
 
 
 def make_config(config_class: type[T5Config], args: argparse.Namespace, attention: str) -> T5Config:
@@ -416,12 +392,10 @@ def with_dense_masks(batch: Mapping[str, torch.Tensor], args: argparse.Namespace
     return {"input_ids": source, "labels": labels} | {name: mask.long() for name, mask in masks.items()}
 
 
-def run(
-    args: argparse.Namespace, after_round: Callable[[Sequence[Side], float], None] = lambda sides, rate: None
-) -> tuple[list[Side], float]:
+def run(args: argparse.Namespace, after_side: Callable[[Sequence[Side], float], None]) -> tuple[list[Side], float]:
     """
-    Build all sides, let them take turns, and return them with the matmul rate; `after_round` gets both as well. The
-    first turn of a side comes as soon as it is built: to compile all of them takes minutes.
+    Build all sides, let them take turns, and return them with the matmul rate; `after_side` gets what is built so far.
+    The first turn of a side comes as soon as it is built: to compile all of them takes minutes.
     """
     on_gpu = torch.device(args.device).type == "cuda"
     if on_gpu:
@@ -431,8 +405,7 @@ def run(
     torch.manual_seed(args.seed)
     torch._dynamo.config.recompile_limit = 64  # several models share the code of their classes
     weights = make_ours(T5ForConditionalGeneration, T5Config, args, "eager").state_dict()
-    sides, began = make_sides(args), time.perf_counter()
-    rates = [matmul_rate(args)]
+    sides, began, rate = make_sides(args), time.perf_counter(), matmul_rate(args)
     for number, side in enumerate(sides, start=1):
         if args.build_minutes is not None and time.perf_counter() - began > 60 * args.build_minutes:
             side.error = f"not built within {args.build_minutes:g} minutes"
@@ -444,15 +417,13 @@ def run(
         attempt(side, partial(side.take_turn, args))
         seconds = f"{time.perf_counter() - began:.0f} s, {side.median:.4g} s a step"
         print(f"{side.name}: ready after {seconds}", file=sys.stderr, flush=True)
-        after_round(sides[:number], rates[0])
+        after_side(sides[:number], rate)
     for _ in range(-(-args.steps // args.steps_per_turn) - 1):
-        rates.append(matmul_rate(args))
         for side in sides:
             attempt(side, partial(side.take_turn, args))
-        after_round(sides, statistics.median(rates))
     for side in sides:
         side.release()
-    return sides, statistics.median(rates)
+    return sides, rate
 
 
 def attempt(side: Side, action: Callable[[], None]) -> None:
@@ -496,209 +467,80 @@ def do_other_work(sides: Sequence[Side], precision: str) -> list[str]:
     return different
 
 
-def best(
-    sides: Sequence[Side], model: str, is_compiled: bool | None = None, attention: str | None = None
-) -> Side | None:
-    """The fastest side of a model, of those that were measured."""
-    matching = [
-        side
-        for side in sides
-        if side.seconds
-        and side.error is None
-        and side.model == model
-        and is_compiled in (None, side.is_compiled)
-        and attention in (None, side.attention)
-    ]
-    return min(matching, key=lambda side: side.median, default=None)
-
-
-def compare_targets(
-    sides: Sequence[Side], args: argparse.Namespace, shares: Mapping[str, float]
-) -> list[dict[str, object]]:
-    """The goals of the project, each with what was measured and whether that meets it."""
-    ours, our_depth = (best(sides, name) for name in OURS)
-    sdpa = {is_compiled: best(sides, "stock T5", is_compiled, "sdpa") for is_compiled in (False, True)}
-    naive = best(sides, "naive DEPTH", False, "sdpa")
-    rows = [
-        ("cuda", "our T5 / nanoT5 compiled", ours, best(sides, "nanoT5", True), 0.60),
-        ("cuda", "our T5 / stock T5 sdpa uncompiled", ours, sdpa[False], 0.55),
-        ("cuda", "our T5 / stock T5 sdpa compiled", ours, sdpa[True], 0.88),
-        ("cuda", "our DEPTH / our T5", our_depth, ours, 1.05),
-        ("cuda", "our DEPTH / naive DEPTH sdpa uncompiled", our_depth, naive, 0.55),
-    ]
-    for is_compiled, mode in ((False, "uncompiled"), (True, "compiled")):
-        t5, depth = (best(sides, name, is_compiled) for name in OURS)
-        rows += [
-            ("cpu", f"our T5 / nanoT5, both {mode}", t5, best(sides, "nanoT5", is_compiled), 0.85),
-            ("cpu", f"our T5 / stock T5 sdpa, both {mode}", t5, sdpa[is_compiled], 0.85),
-            ("cpu", f"our DEPTH / our T5, both {mode}", depth, t5, 1.05),
-        ]
-    targets = [
-        target(kind, f"step time, {text}", None if None in (left, right) else left.median / right.median, goal, args)
-        for kind, text, left, right, goal in rows
-    ]
-    memory = ours.peak_bytes / sdpa[False].peak_bytes if ours and sdpa[False] else None
-    share = max((shares[side.name] for side in (ours, our_depth) if side is not None), default=None)
-    fits = best(sides, "our T5") is not None if args.batch_size >= 256 else None
-    return [
-        *targets,
-        target("cuda", "peak memory, our T5 / stock T5 sdpa uncompiled", memory, 0.5, args),
-        target("cuda", "share of the matmul rate", share, 0.5, args, at_least=True),
-        target("cuda", "batch of 256 without accumulation (1: it runs)", fits, 1, args, at_least=True),
-    ]
-
-
-def target(
-    kind: str, text: str, figure: float | None, goal: float, args: argparse.Namespace, at_least: bool = False
-) -> dict[str, object]:
-    """A row of the table of goals, which hold on one kind of device."""
-    is_here = torch.device(args.device).type == kind and (kind == "cpu" or args.size == "base")
-    verdict = "not measured" if is_here else "not measurable here"
-    if is_here and figure is not None:
-        verdict = "met" if (figure >= goal if at_least else figure <= goal) else "not met"
-    return {
-        "target": f"{text} ({HERE[kind]})",
-        "measured": None if figure is None else float(figure),
-        "goal": f"{'≥' if at_least else '≤'} {goal:g}",
-        "verdict": verdict,
-    }
-
-
-def describe(args: argparse.Namespace, rate: float) -> dict[str, object]:
-    """What one has to know to understand and repeat the figures."""
+def make_report(args: argparse.Namespace, sides: Sequence[Side], rate: float) -> dict[str, object]:
+    """What the files hold: how to repeat the figures, and those of each side."""
     on_gpu = torch.device(args.device).type == "cuda"
-    return {
-        "command": shlex.join(["python", "benchmarks/train_step.py", *sys.argv[1:]]),
-        "device": torch.cuda.get_device_name() if on_gpu else f"CPU ({platform.machine()}), {args.num_threads} thread",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "precision": args.precision,
-        "matmul_flops_per_second": rate,
-        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()},
-    }
-
-
-def rows_of(sides: Sequence[Side], args: argparse.Namespace, rate: float) -> list[dict[str, object]]:
-    """The figures of each side."""
-    flops = step_flops(args)
-    tokens = args.batch_size * args.source_length
+    config = make_config(T5Config, args, "eager")
+    flops = args.batch_size * training_flops(config, args.source_length, args.target_length)
     rows = []
     for side, reference in zip(sides, references(sides), strict=True):
-        row = {"side": side.name, "model": side.model, "attention": side.attention, "compiled": side.is_compiled}
+        row = {"side": side.name, "first_loss": side.first_loss, "error": side.error}
         if side.error is None:
             row |= {
                 "steps": len(side.seconds),
                 "seconds": side.median,
                 "fastest_and_slowest": [min(side.seconds), max(side.seconds)],
-                "share_of_kernel_time": sum(side.kernel_seconds) / sum(side.seconds),
-                "encoder_tokens_per_second": tokens / side.median,
                 "share_of_matmul_rate": flops / rate / side.median,
                 "peak_bytes": side.peak_bytes,
                 "gradient_difference": gradient_difference(side, reference),
             }
-        rows.append(row | {"first_loss": side.first_loss, "error": side.error})
-    return rows
+        rows.append(row)
+    return {
+        "command": shlex.join(["python", "benchmarks/train_step.py", *sys.argv[1:]]),
+        "device": torch.cuda.get_device_name() if on_gpu else f"CPU ({platform.machine()}), {args.num_threads} thread",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()},
+        "matmul_flops_per_second": rate,
+        "flops_of_a_step": flops,
+        "sides": rows,
+        "sides_with_other_work": do_other_work(sides, args.precision),
+    }
 
 
 def as_markdown(report: Mapping) -> str:
-    """The report as three tables."""
-    about, rows = report["about"], report["sides"]
-    settings = about["settings"]
-    shape = f"{settings['batch_size']} x ({settings['source_length']}, {settings['target_length']})"
-    model = ", ".join(f"{name} {settings[name]}" for name in ("d_model", "d_ff", "num_layers", "num_heads"))
-    steps = max((row["steps"] for row in rows if row["error"] is None), default=0)
-    versions = f"torch {about['torch']}, transformers {about['transformers']}"
+    """The report as a table, with the time of each side as a ratio to that of the first one."""
+    settings, rows = report["settings"], report["sides"]
+    names = ("precision", "d_model", "d_ff", "num_layers", "num_heads", "batch_size", "source_length", "target_length")
+    measured = [row for row in rows if row["error"] is None]
     lines = [
-        f"`{about['command']}`\n",
-        f"{about['device']}, {about['precision']}, {versions}; {model}, batch {shape}; "
+        f"`{report['command']}`\n",
+        f"{report['device']}, {report['versions']}; {', '.join(f'{name} {settings[name]}' for name in names)}; "
         f"{report['flops_of_a_step'] / 1e12:.3g} TFLOP a step, products of large matrices "
-        f"{about['matmul_flops_per_second'] / 1e12:.3g} TFLOP/s; medians of {steps} steps\n",
-        "| side | s/step | by the kernel | encoder tokens/s | of the matmul rate | peak memory "
-        "| first loss | gradients |",
-        "|---|---|---|---|---|---|---|---|",
+        f"{report['matmul_flops_per_second'] / 1e12:.3g} TFLOP/s; "
+        f"medians of {max((row['steps'] for row in measured), default=0)} steps\n",
+        "| side | s/step | ratio | of the matmul rate | peak memory | first loss | gradients |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if row["error"] is not None:
-            lines.append(f"| {row['side']} | {row['error'].replace('|', ' ')} | | | | | | |")
+            lines.append(f"| {row['side']} | {row['error'].replace('|', ' ')} | | | | | |")
             continue
         lines.append(
-            f"| {row['side']} | {row['seconds']:.4g} | {row['share_of_kernel_time']:.0%} | "
-            f"{row['encoder_tokens_per_second']:,.0f} | {row['share_of_matmul_rate']:.1%} | "
-            f"{row['peak_bytes'] / 2**20:,.0f} MiB | {row['first_loss']:.4f} | {row['gradient_difference']:.1g} |"
+            f"| {row['side']} | {row['seconds']:.4g} | {row['seconds'] / measured[0]['seconds']:.2f} | "
+            f"{row['share_of_matmul_rate']:.1%} | {row['peak_bytes'] / 2**20:,.0f} MiB | {row['first_loss']:.4f} | "
+            f"{row['gradient_difference']:.1g} |"
         )
-    measured = [row for row in rows if row["error"] is None]
-    others = [row for row in measured if row["model"] not in OURS]
-    if others:
-        lines += ["", "Step time as a ratio to that of", ""]
-        lines += ["| | " + " | ".join(row["side"] for row in others) + " |", "|---" * (len(others) + 1) + "|"]
-        for row in measured:
-            if row["model"] in OURS:
-                ratios = " | ".join(f"{row['seconds'] / other['seconds']:.2f}" for other in others)
-                lines.append(f"| {row['side']} | {ratios} |")
-    lines += ["", "| goal | measured | to reach | |", "|---|---|---|---|"]
-    for row in report["targets"]:
-        figure = "" if row["measured"] is None else f"{row['measured']:.2f}"
-        lines.append(f"| {row['target']} | {figure} | {row['goal']} | {row['verdict']} |")
     wrong = report["sides_with_other_work"]
     lines += ["", f"NOT THE SAME WORK: {', '.join(wrong)}" if wrong else "First losses and gradients agree."]
     return "\n".join(lines)
 
 
-def plot(report: Mapping, path: Path) -> None:
-    """Seconds of a step as bars, one for each side."""
-    rows = [row for row in report["sides"] if row["error"] is None]
-    colors = {"our T5": "C0", "our DEPTH": "C1"}
-    figure = Figure(figsize=(9, 1.2 + 0.35 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    bars = axes.barh(
-        [row["side"] for row in rows],
-        [row["seconds"] for row in rows],
-        color=[colors.get(row["model"], "0.7") for row in rows],
-    )
-    axes.bar_label(bars, [f"{row['seconds']:.3g}" for row in rows], padding=3)
-    axes.invert_yaxis()
-    axes.margins(x=0.1)
-    axes.set_xlabel("seconds per step")
-    axes.set_title(f"{report['about']['device']}, {report['about']['precision']}", fontsize="medium")
-    figure.savefig(path, dpi=120)
-
-
-def make_report(args: argparse.Namespace, sides: Sequence[Side], rate: float) -> dict[str, object]:
-    """All that the files hold."""
-    rows = rows_of(sides, args, rate)
-    shares = {row["side"]: row["share_of_matmul_rate"] for row in rows if row["error"] is None}
-    return {
-        "about": describe(args, rate),
-        "flops_of_a_step": step_flops(args),
-        "sides": rows,
-        "targets": compare_targets(sides, args, shares),
-        "sides_with_other_work": do_other_work(sides, args.precision),
-    }
-
-
-def write(report: Mapping, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "train_step.md").write_text(as_markdown(report) + "\n", encoding="utf-8")
-    (folder / "train_step.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
-    plot(report, folder / "train_step.png")
+def write(report: Mapping, folder: Path | None) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train_step.md").write_text(as_markdown(report) + "\n", encoding="utf-8")
+        (folder / "train_step.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 
 def main() -> None:
     args = parse_args()
     transformers.logging.set_verbosity_error()
-
-    def write_so_far(sides: Sequence[Side], rate: float) -> None:
-        if args.output_dir:
-            write(make_report(args, sides, rate), args.output_dir)
-
     torch.set_flush_denormal(True)
-    sides, rate = run(args, write_so_far)
-    write_so_far(sides, rate)
+    sides, rate = run(args, lambda sides, rate: write(make_report(args, sides, rate), args.output_dir))
     report = make_report(args, sides, rate)
+    write(report, args.output_dir)
     print(as_markdown(report))
-    if report["sides_with_other_work"]:
-        sys.exit(1)
+    sys.exit(bool(report["sides_with_other_work"]))
 
 
 if __name__ == "__main__":

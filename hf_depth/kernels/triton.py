@@ -4,9 +4,9 @@ Attention with T5's relative position bias as Triton kernels: no tensor of (batc
 An experiment, never run on a GPU: nothing chooses it by itself.
 
 The bias is read as the vector of relative biases and the masks are made of three integers per token (see `masks`),
-tile by tile. The forward pass is FlashAttention's (arXiv 2205.14135, 2307.08691). The backward pass has a kernel for the
-gradient of the queries, one for that of keys and values, and one for that of the bias, which sums over the batch in
-registers, into (heads, queries, keys) float32 numbers. No kernel adds atomically: equal inputs give equal bits.
+tile by tile. The forward pass is FlashAttention's (arXiv 2205.14135, 2307.08691). The backward pass has a kernel for
+the gradient of the queries, one for that of keys and values, and one for that of the bias, which sums over the batch
+in registers, into (heads, queries, keys) float32 numbers. No kernel adds atomically: equal inputs give equal bits.
 """
 
 from __future__ import annotations
