@@ -4,7 +4,6 @@ knows. The code in a card runs as it stands, with hf_depth and without it, and p
 """
 
 import json
-import logging
 import math
 import re
 import sys
@@ -16,12 +15,11 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerState
 from transformers.trainer_pt_utils import get_model_param_count
 
 from .. import __version__
 from ..credentials import is_hub_name, told_command, told_name, without_credentials
-from ..data.metadata import metadata_prefix
 from ..data.sentences import LINES, get_sentence_splitter
 from ..evaluation.metrics import METRICS
 from ..evaluation.outputs import results_table
@@ -32,33 +30,12 @@ from ..tasks.config import prompt_format
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
 from .evaluation import by_name
 from .inputs import objective_collator, objective_name
+from .previews import REPORTED_METRICS
 from .unshuffling import is_without_order
 
-logger = logging.getLogger(__name__)
-
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
-# By model type: name, number on arXiv, year, title and authors.
-PAPERS = {
-    "depth": (
-        *("DEPTH", "2405.07788", 2024, "{DEPTH}: Discourse Education through Pre-Training Hierarchically"),
-        "Bamberger, Zachary and Glick, Ofek and Baskin, Chaim and Belinkov, Yonatan",
-    ),
-    "t5": (
-        *("T5", "1910.10683", 2019),
-        "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
-        "Raffel, Colin and Shazeer, Noam and Roberts, Adam and Lee, Katherine and Narang, Sharan and others",
-    ),
-    "umt5": (
-        *("UMT5", "2304.09151", 2023),
-        "{UniMax}: Fairer and More Effective Language Sampling for Large-Scale Multilingual Pretraining",
-        "Chung, Hyung Won and Constant, Noah and Garcia, Xavier and Roberts, Adam and Tay, Yi and others",
-    ),
-}
+PAPERS = {"depth": "2405.07788", "t5": "1910.10683", "umt5": "2304.09151"}  # on arXiv, by model type
 TRAINING_SETTINGS = "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args seed".split()
-COLLATOR_SETTINGS = "objective max_source_length mlm_probability mean_noise_span_length".split()
-# Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
-NO_MEASURES = ("time", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
-ATTENTION_BY_LAYER = "attention_entropy_"  # the card has the least of all layers
 PRETRAINING_SCORES = ("loss", "sentence_accuracy_shuffled", "reconstruction_accuracy")  # those of the model index
 # What the code of a pre-trained model shows. It is not of the data, which may be private.
 SENTENCES = ["The bell rang early in the morning.", "Then the children ran across the wet yard to the door."]
@@ -75,14 +52,10 @@ class CardContent:
     `Trainer.create_model_card`, which replace what is here.
 
     Args:
-        sections: title -> what to list there, such as `{"Data": {"source": "novels"}}`. Values are numbers, texts or
-            lists of them; mappings become the rows of a table.
+        sections: title -> what to list there, such as `{"Data": {"source": "novels"}}`; mappings become rows.
         finetuned_from: a name on the Hub, or a folder, of which only the name is told; by default that of the model.
-        dataset: the names of the data to read.
-        dataset_tags: the names on the Hub of the data; other names are left out.
-        language: ISO 639-1 code of the text, or several.
-        license: as the Hub writes it, such as `"apache-2.0"`; by default `hub_license` of the training arguments.
-        tags: more of them.
+        dataset, dataset_tags: the names of the data to read, and those on the Hub.
+        language, license, tags: as the Hub writes them; by default, the license is `hub_license`.
     """
 
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -108,12 +81,27 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
     tags = [*_as_list(content.tags), *_as_list(told.get("tags"))]
     content = trainer.card = replace(content, **told | {"tags": tags})
     model, folder = trainer.accelerator.unwrap_model(trainer.model), Path(trainer.args.output_dir).resolve()
-    title = " ".join((trainer.hub_model_id or model_name or folder.name).split())
     is_branch = trainer.hub_model_id and trainer.args.hub_revision not in (None, "main")
-    sections = _sections(trainer, model, content)
+    title = " ".join((trainer.hub_model_id or model_name or folder.name).split())
+    base = content.finetuned_from or _base_model(model, folder)
+    language = _sentence_language(trainer, model)
+    sections = _sections(trainer, model, base, language)
     facts = (_task_facts if _is_of_tasks(trainer) else _pretraining_facts)(trainer, model, sections)
+    scores = facts["scores"]
+    metadata = ModelCardData(
+        # No `pipeline_tag`: the Hub would show the code of a pipeline, and there is none for encoder-decoders.
+        base_model=base if base and is_hub_name(base) else None,
+        datasets=sorted({name for name in _as_list(content.dataset_tags) if is_hub_name(name)}) or None,
+        language=content.language or (None if language == LINES else language),
+        library_name="peft" if is_adapter(model) else "transformers",
+        license=content.license or trainer.args.hub_license,
+        metrics=sorted({score.metric_type for score in scores}) or None,
+        model_name=title if scores else None,
+        tags=sorted({"hf_depth", model.config.model_type, *facts["tags"], *content.tags}),
+        eval_results=scores or None,
+    )
     card = ModelCard.from_template(
-        _metadata(trainer, model, facts["tags"], facts["scores"], title),
+        metadata,
         template_path=str(TEMPLATE),
         title=title,
         kind=model.config.model_type,
@@ -121,11 +109,12 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         is_task=_is_of_tasks(trainer),
         is_depth=has_sentence_tokens(model.config),
         is_adapter=is_adapter(model),
+        is_of_hub=bool(trainer.hub_model_id),
         # A name without `./` would be looked up on the Hub, where it may be somebody else's.
         name=repr(trainer.hub_model_id or f"./{folder.name}"),
         revision=f", revision={trainer.args.hub_revision!r}" if is_branch else "",
         num_steps=trainer.weights_step,
-        base=told_name(_base_model(trainer, model)),
+        base=told_name(base),
         data=sections["Data"],
         settings=sections["Settings"],
         tables={name: markdown_tables(values) for name, values in sections.items() if values},
@@ -133,32 +122,6 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         **facts,
     )
     (folder / "README.md").write_text(without_credentials(str(card)), encoding="utf-8")
-
-
-def _metadata(
-    trainer: Trainer,
-    model: PreTrainedModel,
-    tags: Sequence[str] = (),
-    scores: Sequence[EvalResult] = (),
-    title: str = "",
-) -> ModelCardData:
-    """
-    The head of a card. There is no `pipeline_tag`: the Hub would show the code of a pipeline, and transformers 5 has
-    none for encoder-decoders.
-    """
-    content, base_model = trainer.card or CardContent(), _base_model(trainer, model)
-    language = _sentence_language(trainer, model, content)
-    return ModelCardData(
-        base_model=base_model if base_model and is_hub_name(base_model) else None,
-        datasets=sorted({name for name in _as_list(content.dataset_tags) if is_hub_name(name)}) or None,
-        language=content.language or (None if language == LINES else language),
-        library_name="peft" if is_adapter(model) else "transformers",
-        license=content.license or trainer.args.hub_license,
-        metrics=sorted({score.metric_type for score in scores}) or None,
-        model_name=title if scores else None,
-        tags=sorted({"hf_depth", model.config.model_type, *tags, *_as_list(content.tags)}),
-        eval_results=list(scores) or None,
-    )
 
 
 def is_adapter(model: torch.nn.Module) -> bool:
@@ -177,68 +140,58 @@ def _as_list(values: str | Sequence[str] | None) -> list[str]:
 # ---- Data and settings ----------------------------------------------------------------------------------------------
 
 
-def _sections(trainer: Trainer, model: PreTrainedModel, content: CardContent) -> dict[str, dict[str, Any]]:
+def _sections(
+    trainer: Trainer, model: PreTrainedModel, base: str | None, language: str | None
+) -> dict[str, dict[str, Any]]:
     """The data, the settings and what else the card was told, completed by what the trainer knows."""
+    args, content = trainer.args, trainer.card
     data, settings = (dict(content.sections.get(title, {})) for title in ("Data", "Settings"))
     if content.dataset is not None:
         data["source"] = ", ".join(_as_list(content.dataset))
-    has_counts = any(isinstance(value, Mapping) for value in data.values())
-    data |= {} if trainer.running.sources is None else trainer.running.sources.table()
-    if not has_counts:
+    if not any(isinstance(value, Mapping) for value in data.values()):
         datasets = {"train": trainer.train_dataset, **by_name(trainer.eval_dataset)}
         data |= {
             name or "validation": {"examples": len(one)} for name, one in datasets.items() if isinstance(one, Sized)
         }
-    language = _sentence_language(trainer, model, content)
+    data |= {} if trainer.running.sources is None else trainer.running.sources.table()
     if language:
         data["sentences split by"] = f"{get_sentence_splitter(language).version}, language {language}"
     if _is_of_tasks(trainer):
-        settings = {"prediction_mode": trainer.args.prediction_mode} | settings
-    else:
-        collator = objective_collator(trainer.data_collator)
-        settings = settings or {name: getattr(collator, name) for name in COLLATOR_SETTINGS if hasattr(collator, name)}
-        if has_sentence_tokens(model.config):
-            settings["sentence_loss_coefficient"] = trainer.args.sentence_loss_coefficient
-    base_model = _base_model(trainer, model)
-    if base_model or not getattr(model, "name_or_path", None):  # else the run goes on from a model of its own
-        settings["initialised from"] = told_name(base_model) or "scratch"
-    settings |= run_settings(trainer.args, model)
-    settings["global batch size"] = trainer.get_total_train_batch_size(trainer.args)
+        settings = {"prediction_mode": args.prediction_mode} | settings
+    elif has_sentence_tokens(model.config):
+        settings["sentence_loss_coefficient"] = args.sentence_loss_coefficient
+    if base or not getattr(model, "name_or_path", None):  # else the run goes on from a model of its own
+        settings["initialised from"] = told_name(base) or "scratch"
+    length = "max_steps" if args.max_steps > 0 else "num_train_epochs"
+    for name in (length, *TRAINING_SETTINGS):
+        value = getattr(getattr(args, name), "value", getattr(args, name))  # of an enumeration
+        if value not in (None, {}):
+            settings[name] = json.dumps(value) if isinstance(value, dict) else value
+    settings |= {
+        "parameters": get_model_param_count(model),  # of ZeRO-3, the parameters themselves are empty
+        "hf_depth": __version__,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "global batch size": trainer.get_total_train_batch_size(args),
+    }
     if trainer.weights_step != trainer.state.global_step:
         settings["weights of step"] = f"{trainer.weights_step:,} of {trainer.state.global_step:,}, the best one"
     return {**content.sections, "Data": data, "Settings": settings}
 
 
-def run_settings(training_args: TrainingArguments, model: PreTrainedModel) -> dict[str, Any]:
-    """What a model card states about how a model was trained, and by which versions."""
-    length = "max_steps" if training_args.max_steps > 0 else "num_train_epochs"
-    settings = {name: getattr(training_args, name) for name in (length, *TRAINING_SETTINGS)}
-    settings = {name: getattr(value, "value", value) for name, value in settings.items()}  # of an enumeration
-    settings = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in settings.items()}
-    return {name: value for name, value in settings.items() if value not in (None, "{}")} | {
-        "parameters": get_model_param_count(model),  # of ZeRO-3, the parameters themselves are empty
-        "hf_depth": __version__,
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-    }
-
-
-def _sentence_language(trainer: Trainer, model: PreTrainedModel, content: CardContent) -> str | None:
+def _sentence_language(trainer: Trainer, model: PreTrainedModel) -> str | None:
     """By whose rules the text of a DEPTH model was split into sentences, if it is known."""
     if not has_sentence_tokens(model.config):
         return None
     if _is_of_tasks(trainer):
         return trainer.task_config and trainer.task_config.sentence_language
-    return content.sections.get("Settings", {}).get("sentence_language")
+    return trainer.card.sections.get("Settings", {}).get("sentence_language")
 
 
-def _base_model(trainer: Trainer, model: PreTrainedModel) -> str | None:
+def _base_model(model: PreTrainedModel, folder: Path) -> str | None:
     """What the training started from. A model of its own folder is one that the run goes on from."""
-    name, folder = getattr(model, "name_or_path", None), Path(trainer.args.output_dir).resolve()
-    is_there = bool(name) and (Path(name).exists() or Path(name).name.startswith("checkpoint-"))  # or was
-    if is_there and Path(name).resolve().is_relative_to(folder):
-        name = None
-    return (trainer.card and trainer.card.finetuned_from) or name or None
+    name = getattr(model, "name_or_path", None) or None
+    return None if name and Path(name).resolve().is_relative_to(folder) else name
 
 
 # ---- A pre-trained model --------------------------------------------------------------------------------------------
@@ -246,9 +199,7 @@ def _base_model(trainer: Trainer, model: PreTrainedModel) -> str | None:
 
 def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str, Any]) -> dict[str, Any]:
     """What the card states of a pre-trained model alone."""
-    logs = [log for log in trainer.state.log_history if "eval_loss" in log]
-    own = [log for log in logs if log["step"] == trainer.weights_step]
-    results = pretraining_results([logs[0], own[-1]] if own else [])
+    results = _pretraining_results(trainer.state, trainer.weights_step)
     values = {name: results[name]["after"] for name in PRETRAINING_SCORES if name in results}
     names = _as_list(trainer.card.dataset_tags)
     data = {
@@ -258,14 +209,10 @@ def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mappi
         "dataset_name": readable(sections["Data"].get("source", "text")),
         "dataset_split": "validation",
     }
-    columns = sections["Settings"].get("metadata_columns")
     return {
         "tags": ["pre-training"],
         "scores": [_score(name, name, value, data) for name, value in values.items() if math.isfinite(value)],
         "results": markdown_tables(results),
-        "is_evaluated": bool(results),
-        "order": results.get("sentence_accuracy_shuffled", {}),
-        "metadata_prefix": metadata_prefix(dict.fromkeys(columns, "…")) if columns else None,
         "use": _pretraining_use(trainer, model),
     }
 
@@ -274,25 +221,16 @@ def _score(name: str, hub_name: str, value: float, data: Mapping[str, Any]) -> E
     return EvalResult(metric_name=name, metric_type=hub_name, metric_value=round(float(value), 6), **data)
 
 
-def pretraining_results(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """
-    The metrics of the last evaluation by their names, each with its values `before` training and `after` it, as far
-    as they were measured, and `chance`, where there is one. Kendall's tau is left out of a model that wrote no order.
-
-    >>> pretraining_results([{"step": 0, "eval_loss": 7.1}, {"step": 9, "eval_loss": 4.2, "eval_runtime": 1.0}])
-    {'loss': {'before': 7.1, 'after': 4.2}}
-    """
-    results = {}
-    for key, value in evaluations[-1].items() if evaluations else ():
-        name, first, last = key.removeprefix("eval_"), evaluations[0], evaluations[-1]
-        is_measure = isinstance(value, int | float) and not name.endswith(NO_MEASURES)
-        if key == name or not is_measure or name.startswith(ATTENTION_BY_LAYER):
-            continue
-        logs = {"before": first} if first["step"] == 0 and first is not last and key in first else {}
-        values = {when: log[key] for when, log in (logs | {"after": last}).items() if not is_without_order(key, log)}
-        chance = last.get(f"{key.replace('_constrained', '')}_chance")  # decoding makes no difference to it
-        if values:
-            results[name] = values | ({} if chance is None else {"chance": chance})
+def _pretraining_results(state: TrainerState, step: int) -> dict[str, dict[str, float]]:
+    """The metrics of the weights of a step: each `before` training if it was measured, `after` it, and by chance."""
+    logs = [log for log in state.log_history if "eval_loss" in log]
+    own, results = [log for log in logs if log["step"] == step], {}
+    for key in REPORTED_METRICS if own else ():
+        when = {"before": logs[0]} if logs[0]["step"] == 0 < step else {}
+        values = {time: log[key] for time, log in (when | {"after": own[-1]}).items() if key in log}
+        if "after" in values and not key.endswith("_chance") and not is_without_order(key, own[-1]):
+            chance = own[-1].get(f"{key.replace('_constrained', '')}_chance")  # decoding makes no difference to it
+            results[key.removeprefix("eval_")] = values | ({} if chance is None else {"chance": chance})
     return results
 
 
@@ -317,7 +255,6 @@ def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any]
         "input": readable(tokenizer.decode(source)),
         "target": readable(tokenizer.decode(target[target >= 0])),
         "is_masked": is_masked,
-        "has_mode": bool(prefix),
         "generation": f"max_length={length}",
     }
 
@@ -329,7 +266,7 @@ def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str,
     """What the card states of a fine-tuned model alone, with the scores of its present weights."""
     step, steps = trainer.weights_step, trainer.evaluated_steps
     evaluations = [one for key, one in trainer.evaluations.items() if steps.get(key) == step]
-    scores, not_above_majority = [], []
+    scores = []
     for evaluation in evaluations:
         spec, split, metrics = evaluation.dataset.spec, evaluation.dataset.split, evaluation.metrics
         is_of_hub = spec.path in _as_list(trainer.card.dataset_tags)
@@ -343,17 +280,13 @@ def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str,
             "dataset_split": split,
         }
         for name in spec.metric_names:
-            value, majority = (metrics.get(key, math.nan) for key in (name, f"majority_{name}"))
+            value = metrics.get(name, math.nan)
             scores += [_score(name, METRICS[name].hub_name or name, value, data)] if math.isfinite(value) else []
-            if value <= majority:
-                not_above_majority.append((name, spec.full_name, split, value, majority))
     return {
         "tags": [evaluation.dataset.spec.benchmark for evaluation in evaluations],
         "scores": scores,
         "tasks": ", ".join(dict.fromkeys(evaluation.dataset.spec.full_name for evaluation in evaluations)),
         "results": results_table(evaluations, markdown=True) if evaluations else "",
-        "is_evaluated": bool(scores),
-        "not_above_majority": not_above_majority,
         "use": _task_use(trainer, model),
     }
 
@@ -373,7 +306,6 @@ def _task_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None
     label_ids = None if labels is None else encode_labels(tokenizer, labels)
     length = config.generation_max_length or generation_length(spec, label_ids)
     beams = f", num_beams={config.generation_num_beams}" if config.generation_num_beams else ""
-    others = [task for task in config.tasks if task.full_name != spec.full_name]
     text = tokenizer.decode(prepared["input_ids"])
     sentences = re.split(r"<eosen>(?:<sent_\d+>)?", text.removesuffix(tokenizer.eos_token))
     return {
@@ -384,10 +316,9 @@ def _task_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None
         "task": repr(spec.full_name),
         "example": repr({column: row[column] for column in columns}),
         "prompt": prompt_format(spec),
-        "max_source_length": spec.max_source_length,
         "labels": labels or [],
         "is_scored": config.prediction_mode == "score_labels",
         "is_mean_loss": config.length_normalize_scores,
         "generation": f"max_length={length}{beams}",
-        "others": "; ".join(f"{task.full_name}: `{prompt_format(task)}`" for task in others),
+        "is_one_of_several": len(config.tasks) > 1,
     }
