@@ -4,10 +4,9 @@ What a pre-training run costs: steps, tokens, FLOPs, disk, and hours as a functi
     python benchmarks/run_cost.py                                           # T5 v1.1 base, C4, the steps of the paper
     python benchmarks/run_cost.py --size small --global_batch 128 --max_steps 15000 --target_length 256
     python benchmarks/run_cost.py --examples_per_second 80 160              # hours, by the rate that you measured
-    python benchmarks/run_cost.py --measure --size small --batch_size 1     # measures one on this machine, in a minute
 
-A rate is that of the whole run, all devices together: `train_samples_per_second` in `all_results.json` of a run. What
-`--measure` measures is an upper limit of it: model and optimizer alone, on one device, without data and communication.
+A rate is that of the whole run, all devices together: `train_samples_per_second` in `all_results.json` of a run. An
+upper limit of it, without data and communication, is what `benchmarks/train_step.py` measures.
 
 FLOPs are those of the matrix products, two for each multiplication and addition; the backward pass takes twice those
 of the forward pass. That is the estimate of 6 FLOPs for each parameter and token (Kaplan et al. 2020, arXiv
@@ -18,7 +17,6 @@ of queries with keys and of weights with values, quadratic in the lengths, come 
 """
 
 import argparse
-import time
 
 import torch
 from transformers import T5Config
@@ -33,7 +31,6 @@ SIZES = {
     "large": (1024, 2816, 24, 16),
     "xl": (2048, 5120, 24, 32),
 }
-MEASURED_SECONDS = 40
 BYTES_OF_CHECKPOINT = 12  # float32 parameters and two moments of AdamW, for each parameter
 
 
@@ -49,9 +46,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--corpus_gigabytes", type=float, default=305.0, help="On disk, compressed. Default: C4 en.")
     parser.add_argument("--save_total_limit", type=int, default=3)
     parser.add_argument("--examples_per_second", type=float, nargs="*", default=[], help="Measured rates.")
-    parser.add_argument("--measure", action="store_true", help="Measure the rate of one device here.")
-    parser.add_argument("--batch_size", type=int, default=8, help="With --measure: examples at once.")
-    parser.add_argument("--num_threads", type=int, default=1, help="With --measure, on a CPU.")
     return parser.parse_args()
 
 
@@ -101,32 +95,6 @@ def num_parameters(config: DepthConfig) -> int:
         return DepthForConditionalGeneration(config).num_parameters()
 
 
-def measure(config: DepthConfig, args: argparse.Namespace) -> tuple[float, str]:
-    """Examples in a second of one device, and its name: forward, backward and AdamW on random ids."""
-    torch.set_num_threads(args.num_threads)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {args.num_threads} thread(s), float32"
-    model = DepthForConditionalGeneration(config).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    shapes = (args.batch_size, args.source_length), (args.batch_size, args.target_length)
-    ids, labels = (torch.randint(3, 32_000, shape, device=device) for shape in shapes)
-
-    def step() -> float:
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = model(input_ids=ids, labels=labels, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.item()  # waits for the device
-
-    step()  # which also allocates
-    steps, start = 0, time.perf_counter()
-    while steps < 3 or time.perf_counter() - start < MEASURED_SECONDS:
-        step()
-        steps += 1
-    return steps * args.batch_size / (time.perf_counter() - start), name
-
-
 def cost_table(args: argparse.Namespace, config: DepthConfig) -> list[tuple[str, str]]:
     """What is to be known of a run, without any rate."""
     parameters = num_parameters(config)
@@ -144,22 +112,17 @@ def cost_table(args: argparse.Namespace, config: DepthConfig) -> list[tuple[str,
         ("disk: the corpus as published", f"{args.corpus_gigabytes:,.0f} GB"),
         ("disk: token ids of one pass, two bytes each", f"{args.corpus_tokens * 2 / 1e9:,.0f} GB"),
         ("disk: a checkpoint", f"{checkpoint / 1e9:,.2f} GB"),
-        (f"disk: {args.save_total_limit} checkpoints and one being written", _total(checkpoint, args)),
+        (
+            f"disk: {args.save_total_limit} checkpoints and one being written",
+            f"{checkpoint * (args.save_total_limit + 1) / 1e9:,.1f} GB",
+        ),
     ]
-
-
-def _total(checkpoint: int, args: argparse.Namespace) -> str:
-    return f"{checkpoint * (args.save_total_limit + 1) / 1e9:,.1f} GB"
 
 
 def main() -> None:
     args = parse_args()
     config = depth_config(args.size)
     flops = training_flops(config, args.source_length, args.target_length)
-    if args.measure:
-        rate, name = measure(config, args)
-        print(f"measured on this machine ({name}): {rate:.3g} examples/s, {rate * flops / 1e12:.3g} TFLOP/s")
-        return
     print(f"| {args.size}, {args.max_steps:,} steps of {args.global_batch} | |\n|---|---|")
     for row in cost_table(args, config):
         print(f"| {row[0]} | {row[1]} |")

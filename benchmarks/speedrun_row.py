@@ -5,7 +5,7 @@ A row of the leaderboard, from the folder of a finished run of pre-training; `be
 
 The row has the hours of training until the first evaluation whose loss is at most the target. The time of evaluations
 is left out, and steps are taken to be equally long. The rate in TFLOP/s is that of the matrix products at full lengths
-(`benchmarks/run_cost.py`). Its share is of the rate at which this machine multiplies large matrices, measured here.
+(`benchmarks/run_cost.py`).
 """
 
 import argparse
@@ -20,9 +20,6 @@ from transformers import AutoConfig
 from transformers.trainer_utils import get_last_checkpoint
 
 import hf_depth
-
-SIZE = {"cuda": 8192, "cpu": 1024}  # rows and columns of the matrices whose products are timed
-SECONDS = 1.0
 
 
 def main() -> None:
@@ -53,7 +50,6 @@ def make_row(run: Path, target_loss: float) -> dict[str, object]:
     batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * processes
     examples_per_second = state["global_step"] * batch / seconds
     flops = examples_per_second * training_flops(config, *lengths)
-    precision = torch.bfloat16 if settings["bf16"] else torch.float32
     return {
         "date": time.strftime("%Y-%m-%d"),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
@@ -68,26 +64,8 @@ def make_row(run: Path, target_loss: float) -> dict[str, object]:
         "hours": round(seconds / 3600, 4),
         "tokens_per_second": round(examples_per_second * sum(lengths)),  # with padding
         "tflops_per_second": round(flops / 1e12, 4),
-        "share_of_matmul_rate": round(flops / (matmul_rate(precision) * processes), 3),
         "versions": {module.__name__: module.__version__ for module in (hf_depth, torch, transformers)},
     }
-
-
-def matmul_rate(dtype: torch.dtype) -> float:
-    """FLOP/s of products of large square matrices on this device."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = SIZE[device]
-    matrix = torch.randn(size, size, device=device, dtype=dtype)
-    for _ in range(3):
-        matrix @ matrix
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    wait()
-    start, products = time.perf_counter(), 0
-    while time.perf_counter() - start < SECONDS:
-        matrix @ matrix
-        wait()
-        products += 1
-    return 2 * size**3 * products / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -33,12 +33,10 @@ COMMANDS = {
         "--batch_size 2 --rounds 1 --runs 1 --megabytes 0.01 --num_proc 1 --step_seconds 0.01",
         "workers for steps of",
     ),
-    "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
     "packing": (
         "--max_source_length 128 --batch_size 2 --steps 1 --warmup_steps 0 --d_model 16 --d_kv 8 --d_ff 32",
         "real tokens per CPU second",
     ),
-    "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
     "trainer_overhead": (
         "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 2100 --max_source_length 64 "
@@ -52,7 +50,6 @@ HELPERS = ("checkouts", "transfer_data", "speedrun_row")  # used by other benchm
 READS_TEXT = ("data_pipeline", "packing")
 # They fork, which a process that has trained, as the one of the tests, is not made for.
 FORKS = ("crash_resume", "data_pipeline")
-EXITS = ("process_exits",)  # it is about how the interpreter ends
 
 
 def print_to_file(path: str, file: str, *flags: str):
@@ -80,7 +77,7 @@ class BenchmarksTest(parameterized.TestCase):
             documents = (" ".join([*SENTENCES, f"It was day {day}."]) for day in range(40))
             path.write_text("\n\n".join(documents), encoding="utf-8")
             flags = f"{flags} --train_file {path}"
-        run = self.run_in_an_interpreter if name in EXITS else self.run_in_a_fork if name in FORKS else self.run_here
+        run = self.run_in_a_fork if name in FORKS else self.run_here
         self.assertIn(expected, run(str(ROOT / f"benchmarks/{name}.py"), flags.split()))
 
     def test_the_flops_of_a_run_are_those_that_torch_counts(self):
@@ -109,12 +106,6 @@ class BenchmarksTest(parameterized.TestCase):
         file = Path(self.enterContext(tempfile.TemporaryDirectory()), "output.txt")
         call_in_another_process(print_to_file, path, str(file), *flags)
         return file.read_text(encoding="utf-8")
-
-    def run_in_an_interpreter(self, path, flags):
-        command = [sys.executable, path, *flags]
-        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=900)
-        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
-        return result.stdout
 
 
 class SpeedrunTest(parameterized.TestCase):
