@@ -57,7 +57,6 @@ def load_corpus(
     validation_split_percentage: float = HELD_OUT_PERCENTAGE,
     split_seed: int = 42,
     cache_dir: str | None = None,
-    token: str | None = None,
     revision: str | None = None,
     split: str | None = None,
     dataset_mixture: Sequence[Any] | str | None = None,
@@ -70,8 +69,8 @@ def load_corpus(
     reference and the docstrings of its standard library.
 
     Args:
-        dataset_name, dataset_config_name, cache_dir, token, revision (`str`, *optional*): as for
-            `datasets.load_dataset`, which takes each line of a text file for a document.
+        dataset_name, dataset_config_name, cache_dir, revision (`str`, *optional*): as for `datasets.load_dataset`,
+            which takes each line of a text file for a document.
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs, of one
             kind in each split, see [`load_files`].
         text_column (`str`, defaults to `"text"`): the column that holds the documents (`"text"` for text files).
@@ -113,9 +112,9 @@ def load_corpus(
     reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
     if dataset_mixture is not None:
         holding_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
-        return _load_mixture(dataset_mixture, mixing, reading | holding_out | {"token": token})
+        return _load_mixture(dataset_mixture, mixing, reading | holding_out)
     if dataset_name:
-        corpus = _load_named(dataset_name, **reading, **of_hub, token=token)
+        corpus = _load_named(dataset_name, **reading, **of_hub)
     elif files:
         corpus = _load_splits(files, **reading)
     else:

@@ -184,7 +184,7 @@ def _explanation(kind: str, files: Sequence[str], error: Exception) -> str:
                     if text.strip() and ".jsonl" in file and not isinstance(json.loads(text), dict):
                         return f'cannot read {place}: it is no object such as {{"text": "…"}}.'
         except UnicodeDecodeError as problem:
-            return f"cannot read {place}: it is not UTF-8 ({problem}). Convert it, for example by `iconv -t utf-8`."
+            return f"cannot read {place}: it is not UTF-8 ({problem}). Convert it, as by `iconv -f latin1`."
         except (ValueError, OSError, EOFError, zlib.error) as problem:
             return f"cannot read {place}: {str(problem).rstrip('.')}."
     error = error.__cause__ or error  # as of a `DatasetGenerationError`

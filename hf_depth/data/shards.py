@@ -40,7 +40,7 @@ from .pmi import UNITS_VERSION
 from .preprocessing import EXAMPLES_VERSION, NoExamplesError, dataset_statistics
 from .sentences import get_sentence_splitter
 from .streams import DOCUMENTS_AT_ONCE, JOINED_DOCUMENTS_AT_ONCE
-from .tokenization import TextEncoder, load_tokenizer
+from .tokenization import TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -133,10 +133,6 @@ class ShardFolder:
     def tokenizer_folder(self) -> str:
         """The folder of the tokenizer of the shards."""
         return str(self.folder / TOKENIZER_FOLDER)
-
-    def load_tokenizer(self) -> PreTrainedTokenizerBase:
-        """Load the tokenizer of the shards."""
-        return load_tokenizer(self.tokenizer_folder)
 
     @property
     def digest(self) -> str:

@@ -19,6 +19,7 @@ from hf_depth.data import shards
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
 from hf_depth.data.preprocessing import NoExamplesError, dataset_statistics
 from hf_depth.data.shards import ShardFolder, prepare_shards
+from hf_depth.data.tokenization import load_tokenizer
 from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, contents, documents, values
 
 
@@ -141,7 +142,8 @@ class ResumedPreparationTest(ShardsTestCase):
 class ShardFolderTest(ShardsTestCase):
     def test_other_settings_are_refused_unless_only_a_collator_uses_them(self):
         folder = self.prepare()
-        folder.check(DepthObjective(folder.load_tokenizer(), max_source_length=96, sentence_shuffling_probability=0.9))
+        tokenizer = load_tokenizer(folder.tokenizer_folder)
+        folder.check(DepthObjective(tokenizer, max_source_length=96, sentence_shuffling_probability=0.9))
         with self.assertRaisesRegex(ValueError, r"max_source_length 96 \(now 80\), .*min_sentences 1 \(now 2"):
             folder.check(OBJECTIVES["depth"](max_source_length=80, min_sentences=2))
         with self.assertRaisesRegex(ValueError, r"model_type depth \(now t5\)"):
