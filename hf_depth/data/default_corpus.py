@@ -115,17 +115,9 @@ def python_reference_documents() -> list[dict[str, str]]:
     Returns:
         `list[dict]`: documents of several sentences, with `text` (paragraphs, separated by newlines), `title` (the
         heading above the text) and `source` (`"reference"`).
-
-    Raises:
-        `ImportError`: if this Python comes without `pydoc_data`.
     """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise ImportError(
-            "This Python comes without `pydoc_data.topics`, the text of the default corpus. Install the full standard "
-            "library, or pass a text of your own (`train_file` or `dataset_name`)."
-        ) from error
+    from pydoc_data.topics import topics
+
     seen: set[str] = set()
     documents = (document for name in sorted(topics) for document in prose_documents(blocks(topics[name]), name, seen))
     return [document | {"source": "reference"} for document in documents]
@@ -140,13 +132,10 @@ def prose_documents(
     blocks: Iterable[str], name: str, seen: set[str], min_sentences: int = MIN_DOCUMENT_SENTENCES
 ) -> Iterator[dict[str, str]]:
     """
-    Cut blocks of one text into documents, and leave out of them what is no prose.
+    Cut blocks of one text (paragraphs, lists, code, underlined headings) into documents, without what is no prose.
 
-    Args:
-        blocks: paragraphs, lists, code; underlined headings.
-        name: the title of what stands before the first heading.
-        seen: the paragraphs of the documents so far, which are taken once; grows.
-        min_sentences: of a document; a shorter one goes on past the next heading, or is left out at the end.
+    A document of fewer sentences goes on past the next heading, or is left out at the end. `name` is the title of what
+    stands before the first heading. `seen` are the paragraphs of the documents so far, which are taken once.
     """
     title, next_title, paragraphs, num_sentences = name, name, [], 0
     for block in blocks:

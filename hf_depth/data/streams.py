@@ -143,7 +143,7 @@ class ExampleStream(ResumableStream):
             downloads no others. By default, each reads all files and takes an equal share of their documents.
 
     Raises:
-        `ValueError`: if the documents are repeated by `.repeat(...)`, or `buffer_size` is below 1.
+        `ValueError`: if the documents are repeated by `.repeat(...)`.
 
     >>> from datasets import Dataset
     >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
@@ -164,8 +164,6 @@ class ExampleStream(ResumableStream):
     starts: dict[int, Position] = field(default_factory=dict, init=False)
 
     def __post_init__(self):
-        if self.buffer_size < 1:
-            raise UserError(f"`shuffle_buffer_size` must be at least 1, got {self.buffer_size}: 1 keeps the order.")
         kinds = set(re.findall(r"'type': '(\w+)'", str(self.documents.state_dict())))
         if "RepeatExamplesIterable" in kinds:
             raise UserError("The documents to train on are repeated already: leave out `.repeat(...)`.")
@@ -176,7 +174,8 @@ class ExampleStream(ResumableStream):
         examples = (example for _, batch in self._batches(0, 1, Block()) for example in batch)
         first = next(examples, None)
         if first is None:
-            raise NoExamplesError(self._nothing_usable())
+            wanted = f"{self.min_sentences} sentences (`min_sentences`)" if self.min_sentences > 1 else "enough text"
+            raise NoExamplesError(f"The stream to train on has no document with {wanted} for an example.")
         yield first
         yield from examples
 
@@ -208,20 +207,16 @@ class ExampleStream(ResumableStream):
 
     def _in_order(self, consumer: int, num_consumers: int, block: Block) -> Iterator[tuple[Block, dict[str, Any]]]:
         """Yield endless examples with their blocks, from the beginning of `block`."""
-        num_empty_passes = 0
-        while num_empty_passes <= num_consumers:  # every consumer reads every document in so many passes
-            num_empty_passes += 1
+        while True:
             length, offset = 0, block.offset
             for batch, examples in self._batches(consumer, num_consumers, block):
                 for place, example in islice(enumerate(examples), offset, None):
                     if length == self.buffer_size:
                         block, length = Block(block.epoch, block.number + 1, batch, place), 0
                     length += 1
-                    num_empty_passes = 0
                     yield block, example
                 offset = 0
             block = Block(block.epoch + 1)
-        raise NoExamplesError(self._nothing_usable())
 
     def _batches(self, consumer: int, num_consumers: int, first: Block) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Yield numbered batches of documents of the consumer as examples, from a block to the end of its pass."""
@@ -252,10 +247,6 @@ class ExampleStream(ResumableStream):
 
     def _random(self, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self.seed % 2**64, *numbers])
-
-    def _nothing_usable(self) -> str:
-        wanted = f"{self.min_sentences} sentences (`min_sentences`)" if self.min_sentences > 1 else "enough text"
-        return f"The stream to train on has no document with {wanted} for an example."
 
     @property
     def settings(self) -> dict[str, Any]:
