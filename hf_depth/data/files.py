@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from datasets import Dataset, IterableDataset, Json
+from datasets import Dataset, IterableDataset
 from datasets.utils.file_utils import xopen
 
 from ..credentials import without_credentials
@@ -243,7 +243,6 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
     if dataset.features is None:
         column_texts({text_column: [first[text_column]]}, text_column)
         return list(first)
-    check_one_kind(dataset, text_column)
     feature = dataset.features[text_column]
     if getattr(feature, "dtype", None) not in TEXT_TYPES:
         raise UserError(
@@ -251,15 +250,6 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
             f"({feature}). Name the column that holds the text by `text_column`."
         )
     return list(first)
-
-
-def check_one_kind(dataset: Dataset | IterableDataset, column: str) -> None:
-    """Stop if a column of JSON holds values of several kinds: `datasets` reads the text "5" as a number there."""
-    if isinstance((dataset.features or {}).get(column), Json):
-        raise UserError(
-            f"The column {column!r} holds text in some rows, and numbers, lists or the like in others. Write all of "
-            "them alike: a text as a list of one, or a number in quotes."
-        )
 
 
 def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[str]:

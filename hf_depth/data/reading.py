@@ -83,14 +83,6 @@ def load_files(
     return concatenate_datasets(parts) if len(parts) > 1 else parts[0]
 
 
-def load_lines(argument: str, file: str, cache_dir: str | None = None) -> Dataset:
-    """The lines of a text file without their ends, blank ones too, in the column `text`; see [`load_files`]."""
-    try:
-        return load_dataset("text", data_files=[file], split="train", cache_dir=cache_dir)
-    except Exception as error:
-        raise UserError(f"`{argument}`: {_explanation('text', [file], error)}") from error
-
-
 def _load(
     kind: str, files: list[str], options: Mapping[str, Any], cache_dir: str | None, streaming: bool = False
 ) -> Dataset | IterableDataset:
@@ -137,19 +129,14 @@ def _csv_columns(file: str) -> list[str]:
     with io.TextIOWrapper(open_file(file), encoding="utf-8-sig", errors="replace", newline="") as lines:
         rows = filter(None, csv.reader(lines))
         header, first = next(rows, []), next(rows, [])
-    check_header(file, header)
+    if len(set(header)) < len(header):
+        raise UserError(f"{file} has several columns of one name: {listed(header)}. Rename all but one of them.")
     if len(first) > len(header):
         raise UserError(
             f"the first row of {file} has {len(first)} cells, but there are {len(header)} columns: {listed(header)}. "
             "Separate columns by commas, and enclose a cell that holds a comma in quotation marks."
         )
     return header
-
-
-def check_header(file: str, columns: Sequence[str]) -> None:
-    """Stop if two columns of a table have the same name."""
-    if len(set(columns)) < len(columns):
-        raise UserError(f"{file} has several columns of one name: {listed(columns)}. Rename all but one of them.")
 
 
 def _stream(

@@ -159,7 +159,7 @@ class TrapsTest(CorpusTestCase):
 
     @parameterized.product(
         case=[
-            ('{"text": "5"}\n{"text": ["5"]}\n', "holds text in some rows, and numbers, lists|must hold text"),
+            ('{"text": "5"}\n{"text": ["5"]}\n', "must hold text"),
             ('{"text": ["a"]}\n', r"must hold text, but .* \['a'\] \("),
             ('{"text": "2020-01-01"}\n', "must hold text, but .* datetime"),
         ],
