@@ -163,7 +163,6 @@ def check_evaluation_data(
             )
         check_installed(dataset.spec.metric_names)
         _check_examples(trainer, argument, dataset.prepared)
-        _check_targets(trainer, argument, dataset)
     check_prediction_mode([dataset.spec for dataset in named.values()], trainer.args.prediction_mode)
 
 
@@ -189,23 +188,6 @@ def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Ma
             f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens{how_many}, but the model "
             f"is a {type(trainer.model).__name__}. Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens="
             f"{is_depth})` with the tokenizer of the model, or train the other kind of model."
-        )
-
-
-def _check_targets(trainer: "DepthTrainer", argument: str, dataset: TaskDataset) -> None:
-    """Raise if the tokenizer decodes a target to another label than the example has."""
-    spec, index = dataset.spec, dataset.first_labeled
-    expected = spec.targets(dataset.rows[index]) if spec.labels is not None and index is not None else []
-    if not expected:
-        return
-    tokenizer = trainer.processing_class
-    ids = [int(token_id) for token_id in dataset.prepared[index]["labels"] if token_id >= 0]
-    read = tokenizer.decode(ids, skip_special_tokens=True)
-    if spec.parse(read) != spec.parse(expected[0]):
-        raise UserError(
-            f"`{argument}`: the tokenizer {tokenizer.name_or_path!r} reads the target of example {index} of "
-            f"{spec.full_name} ({dataset.split}) as {read!r}, but its label is {expected[0]!r}. Prepare the examples "
-            "with the `processing_class` of the trainer."
         )
 
 

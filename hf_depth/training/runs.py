@@ -180,7 +180,12 @@ class Run:
             `OSError`: in one line, if the disk is full.
             [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training. A checkpoint is saved then.
         """
-        self._check(trainer, test_dataset)
+        if self.checkpoint is not None and not self._is_restored:
+            raise UserError(
+                f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
+                "the model and, after the end of training, returns the trained one."
+            )
+        self._check_data(trainer, test_dataset)
         statistics = statistics or {}
         data = describe_data(trainer.train_dataset) | describe_evaluation(trainer)
         if self.do_train and self.checkpoint is not None:
@@ -201,12 +206,7 @@ class Run:
                 self.predict(trainer, test_dataset)
             self.finish(trainer)
 
-    def _check(self, trainer: DepthTrainer, test_dataset: Any) -> None:
-        if self.checkpoint is not None and not self._is_restored:
-            raise UserError(
-                f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
-                "the model and, after the end of training, returns the trained one."
-            )
+    def _check_data(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         given = {
             "do_train": ("train_dataset", trainer.train_dataset),
             "do_eval": ("eval_dataset", trainer.eval_dataset),
@@ -225,11 +225,11 @@ class Run:
         if trainer.is_world_process_zero():  # it may hold results of an earlier model
             Path(self.args.output_dir, "all_results.json").unlink(missing_ok=True)
         trainer.save_state()
-        self.save_metrics(trainer, "train", result.metrics | {f"train_{k}": v for k, v in statistics.items()})
+        trainer.save_metrics("train", result.metrics | {f"train_{k}": v for k, v in statistics.items()})
 
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         """Save the metrics of the final model. With `load_best_model_at_end`, this is the best one."""
-        self.save_metrics(trainer, "eval", self.final_metrics(trainer, statistics))
+        trainer.save_metrics("eval", self.final_metrics(trainer, statistics))
 
     def final_metrics(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> dict[str, float]:
         """Return the metrics of the final model. They are not computed again if training ended with an evaluation."""
@@ -245,13 +245,31 @@ class Run:
                 state.log_history.pop()
         return metrics | {f"eval_{k}": v for k, v in statistics.items()}
 
-    def predict(self, trainer: DepthTrainer, test_dataset: Any) -> None:
-        """Save the metrics of the test data."""
-        self.save_metrics(trainer, "predict", _as_files_name(trainer.predict(test_dataset).metrics))
+    def predict(self, trainer: DepthTrainer, test_dataset: Dataset | Mapping[str, Dataset]) -> None:
+        """
+        Save the metrics of the test data, or of each source of a mixture. With `predict_with_generate`, also write
+        `predictions.jsonl`.
+        """
+        metrics: dict[str, float] = {}
+        for name, dataset in by_name(test_dataset).items():
+            suffix = f"_{name}" if name else ""
+            output = trainer.predict(dataset, metric_key_prefix=f"test{suffix}")
+            metrics |= _as_files_name(output.metrics)
+            self._save_predictions(trainer, output, f"predictions{suffix}.jsonl")
+        trainer.save_metrics("predict", metrics)
 
-    def save_metrics(self, trainer: DepthTrainer, split: str, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a split and write them to `{split}_results.json` and `all_results.json`."""
-        trainer.save_metrics(split, dict(metrics))
+    def _save_predictions(self, trainer: DepthTrainer, output: PredictionOutput, name: str) -> None:
+        if trainer.is_world_process_zero() and self.args.predict_with_generate:
+            decode, pad = trainer.processing_class.decode, trainer.processing_class.pad_token_id
+            path = Path(self.args.output_dir, name)
+            with path.open("w", encoding="utf-8") as file:
+                for prediction, target in zip(output.predictions, output.label_ids, strict=True):
+                    texts = {
+                        "prediction": decode(prediction[(prediction >= 0) & (prediction != pad)]),
+                        "target": decode(target[target >= 0]),
+                    }
+                    file.write(json.dumps(texts, ensure_ascii=False) + "\n")
+            logger.info(f"Predictions are in {path}")
 
     def finish(self, trainer: DepthTrainer) -> None:
         """Plot the losses of a trained model and write its card, then push to the Hub if asked for."""
@@ -291,7 +309,7 @@ class PretrainingRun(Run):
 
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         metrics = self.final_metrics(trainer, statistics)
-        self.save_metrics(trainer, "eval", metrics)
+        trainer.save_metrics("eval", metrics)
         if trainer.is_world_process_zero():
             names = filter(None, by_name(trainer.eval_dataset))
             reported = (*REPORTED_METRICS, *(f"eval_{name}_loss" for name in names))
@@ -307,32 +325,6 @@ class PretrainingRun(Run):
             path.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
             plot_unshuffling(accuracies, path.with_suffix(".png"))
             logger.info(f"Un-shuffling accuracies by number of sentences and position are in {path}")
-
-    def predict(self, trainer: DepthTrainer, test_dataset: Dataset | Mapping[str, Dataset]) -> None:
-        """
-        Save the metrics of the test data, or of each source of a mixture. With `predict_with_generate`, also write
-        `predictions.jsonl`.
-        """
-        metrics: dict[str, float] = {}
-        for name, dataset in by_name(test_dataset).items():
-            suffix = f"_{name}" if name else ""
-            output = trainer.predict(dataset, metric_key_prefix=f"test{suffix}")
-            metrics |= _as_files_name(output.metrics)
-            self._save_predictions(trainer, output, f"predictions{suffix}.jsonl")
-        self.save_metrics(trainer, "predict", metrics)
-
-    def _save_predictions(self, trainer: DepthTrainer, output: PredictionOutput, name: str) -> None:
-        if trainer.is_world_process_zero() and self.args.predict_with_generate:
-            decode, pad = trainer.processing_class.decode, trainer.processing_class.pad_token_id
-            path = Path(self.args.output_dir, name)
-            with path.open("w", encoding="utf-8") as file:
-                for prediction, target in zip(output.predictions, output.label_ids, strict=True):
-                    texts = {
-                        "prediction": decode(prediction[(prediction >= 0) & (prediction != pad)]),
-                        "target": decode(target[target >= 0]),
-                    }
-                    file.write(json.dumps(texts, ensure_ascii=False) + "\n")
-            logger.info(f"Predictions are in {path}")
 
     def report(self, trainer: DepthTrainer) -> None:
         sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # no process has the whole model
@@ -364,7 +356,7 @@ class FineTuningRun(Run):
         """Predict the test sets, and save scores if their labels are known."""
         metrics = trainer.evaluate_tasks(test_dataset, metric_key_prefix="test")
         trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, metrics)
-        self.save_metrics(trainer, "predict", _as_files_name(metrics))
+        trainer.save_metrics("predict", _as_files_name(metrics))
 
     def baselines(self, trainer: TaskTrainer) -> dict[str, float]:
         """Return the mean scores of the majority class and of random guesses on the same data."""

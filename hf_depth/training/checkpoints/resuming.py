@@ -152,12 +152,7 @@ def _warn_of_a_model_alone(folder: str | os.PathLike) -> None:
 
 
 def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> str:
-    """
-    Return the best checkpoint of the run with `load_best_model_at_end`; otherwise `checkpoint` itself.
-
-    Raises:
-        `ValueError`: if the best checkpoint is missing or damaged. `Trainer` would silently go on without it.
-    """
+    """Return the best checkpoint of the run with `load_best_model_at_end`; otherwise `checkpoint` itself."""
     recorded = _state(checkpoint).best_model_checkpoint
     if recorded is None or not training_args.load_best_model_at_end:
         return str(checkpoint)
@@ -165,7 +160,7 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
     beside = Path(checkpoint).parent / Path(recorded).name
     best = str(beside) if beside.is_dir() else recorded
     problem = _damage_on_any_node(best, training_args)
-    if problem is not None:
+    if problem is not None:  # `Trainer` would go on without it
         raise UserError(
             f"{best}, the best checkpoint of the run of {checkpoint}, cannot be used: {problem}. Put it back beside "
             f"{checkpoint}, or go on without it by `--load_best_model_at_end false` (and without "

@@ -94,8 +94,7 @@ def describe_run(
     """
     Return the description of a run by its flags: base model, text or tasks with their versions, noise, lengths.
 
-    [`Run`] adds the arguments of the trainer and the training data. Training files are described by their sizes and a
-    hash of some of their bytes, so they may be renamed and moved.
+    [`Run`] adds the arguments of the trainer and the training data.
 
     Args:
         model_args: the base model.
@@ -133,19 +132,15 @@ def _describe_contents(model_args: ModelArguments) -> dict[str, Any]:
     base, config = model_args.model_name_or_path, Path(model_args.config_name or "")
     config = config if config.is_file() else config / "config.json"
     weights = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(base).glob(pattern))] if base else []
+    tokenizer = Path(model_args.tokenizer_name or base or "")
+    vocabulary = sorted(tokenizer.glob("tokenizer.json")) or sorted(
+        [*tokenizer.glob("*.model"), *tokenizer.glob("added_tokens.json")]
+    )
     return {
         "base_weights": [describe_file(file) for file in weights] or None,
         "config_content": describe_file(config) if model_args.config_name and config.is_file() else None,
-        "tokenizer_content": _describe_tokenizer(Path(model_args.tokenizer_name or base or "")),
+        "tokenizer_content": _hash(*(file.read_bytes() for file in vocabulary)) if vocabulary else None,
     }
-
-
-def _describe_tokenizer(folder: Path) -> str | None:
-    """Return a hash of the tokenizer in a folder: of `tokenizer.json`, or else of its vocabulary."""
-    files = [folder / "tokenizer.json"]
-    if not files[0].is_file():
-        files = sorted([*folder.glob("*.model"), *folder.glob("added_tokens.json")])
-    return _hash(*(file.read_bytes() for file in files)) if files else None
 
 
 def describe_training(args: TrainingArguments) -> dict[str, Any]:
@@ -166,8 +161,8 @@ def describe_data(examples: Any) -> dict[str, Any]:
     """
     Return the description of prepared training examples: their number, and a hash of some at equal distances.
 
-    It depends on text, tokenizer, lengths and split, not on the names of files. If a data set computes its examples
-    when they are read, only their number is described. For a stream, only the versions of the preprocessing are.
+    If a data set computes its examples when they are read, only their number is described. For a stream, only the
+    versions of the preprocessing are.
 
     >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
     {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}
@@ -193,12 +188,7 @@ def describe_data(examples: Any) -> dict[str, Any]:
 
 
 def describe_evaluation(trainer: "DepthTrainer") -> dict[str, Any]:
-    """
-    Return the description of the scores of a run, if they choose the best model or the learning rate; else nothing.
-
-    Args:
-        trainer (`DepthTrainer`): with the data to evaluate on.
-    """
+    """Return the description of a run's scores, if they choose the best model or the learning rate; else nothing."""
     args = trainer.args
     if not (args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE):
         return {}

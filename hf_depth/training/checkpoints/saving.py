@@ -48,7 +48,6 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
     Save a checkpoint. It appears only when it is complete. All processes call this at the same time.
 
     Args:
-        trainer (`DepthTrainer`): the trainer.
         folder (`Path`): the folder of the checkpoint.
         write (`Callable`): writes the checkpoint of `Trainer` to its `output_dir`.
 
@@ -115,7 +114,9 @@ def _written_aside(trainer: "DepthTrainer", folder: Path) -> Iterator[Path]:
         wait_for_everyone()
         if saves:
             write_sizes(aside, trainer.state.global_step)
-            publish_folder(aside, folder)
+            shutil.rmtree(folder, ignore_errors=True)  # a damaged checkpoint, or one of an earlier run
+            os.replace(aside, folder)
+            _remove_if_empty(aside.parent)
             thread = ThreadPoolExecutor(1)  # the interpreter waits for it before it ends
             surplus = (trainer.save_total_limit, trainer.state.best_model_checkpoint)
             _completion.append(thread.submit(_complete, folder, *surplus))
@@ -159,13 +160,10 @@ def completed_checkpoints() -> Iterator[None]:
 
 def replace_model(trainer: "DepthTrainer", write: Callable[[str], None]) -> None:
     """
-    Replace the model in `output_dir` when all files of the new one are on the disk.
-
-    Sets `trainer.model_files`, for [`write_model_manifest`].
+    Replace the model in `output_dir` when all files of the new one are on the disk, and note these in `model_files`.
 
     Args:
-        trainer: the trainer of the model.
-        write: writes the model to a given folder. All processes call it.
+        write (`Callable`): writes the model to a given folder. All processes call it.
 
     Raises:
         `OSError`: in one line, if the disk is full. The earlier model stays.
@@ -180,7 +178,12 @@ def replace_model(trainer: "DepthTrainer", write: Callable[[str], None]) -> None
             trainer.accelerator.wait_for_everyone()  # each process may write a part
         if trainer.args.should_save:
             trainer.model_files = file_entries(aside, list_files(aside), sync=True)
-            publish_files(aside, output_dir)
+            for name in trainer.model_files:
+                Path(output_dir, name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(aside / name, output_dir / name)
+            sync_folder(output_dir)
+            shutil.rmtree(aside)
+            _remove_if_empty(aside.parent)
 
 
 def write_model_manifest(trainer: "DepthTrainer") -> None:
@@ -189,32 +192,12 @@ def write_model_manifest(trainer: "DepthTrainer") -> None:
         write_manifest(trainer.args.output_dir, trainer.model_files, step=trainer.state.global_step)
 
 
-# ---- Folders --------------------------------------------------------------------------------------------------------
+# ---- Unfinished files -----------------------------------------------------------------------------------------------
 
 
-def publish_folder(folder: Path, target: Path) -> None:
-    """Rename a complete folder to `target`. An earlier folder there, such as a damaged checkpoint, is removed."""
-    replaced = folder.with_name(f"replaced-{target.name}")
-    if target.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        os.replace(target, replaced)
-    os.replace(folder, target)
-    _remove_aside(replaced)
-
-
-def publish_files(folder: Path, target: Path) -> None:
-    """Move the files of a folder to `target`. Each one replaces the file of its name."""
-    for path in list_files(folder):
-        Path(target, path).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(folder / path, target / path)
-    sync_folder(target)
-    _remove_aside(folder)
-
-
-def _remove_aside(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # not empty, or already removed
-        folder.parent.rmdir()
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def remove_unfinished(output_dir: str | os.PathLike) -> None:

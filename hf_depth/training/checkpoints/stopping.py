@@ -34,12 +34,7 @@ PR_SET_PDEATHSIG = 1  # for Linux' prctl(2)
 
 
 class Interrupted(SystemExit):
-    """
-    Raised if a signal ended the run. The exit status is `REQUEUE_STATUS`. Started again, the run continues.
-
-    Args:
-        message (`str`): what happened, and how to go on.
-    """
+    """Raised if a signal ended the run. Its status is `REQUEUE_STATUS`, its `message` says how to go on."""
 
     def __init__(self, message: str):
         super().__init__(REQUEUE_STATUS)
@@ -150,11 +145,8 @@ def stop_on_signals(trainer: "DepthTrainer") -> Iterator[None]:
     It is enough that one of several processes gets the signal. An evaluation that is due at this step is made first.
     A signal during an evaluation takes effect at the next step, one after the last step when the model is saved.
 
-    Args:
-        trainer (`DepthTrainer`): the trainer. Its process group and trackers are ended, too.
-
     Raises:
-        [`Interrupted`]: after a signal.
+        [`Interrupted`]: after a signal. Process group and trackers of the trainer are ended then.
     """
     callback = StopOnSignal()
     trainer.add_callback(callback)
@@ -225,12 +217,7 @@ class StopOnSignal(TrainerCallback):
 
 
 def end_processes(trainer: "DepthTrainer") -> None:
-    """
-    End the data loaders and the process group of a trainer, so that its processes can end. It cannot be used again.
-
-    Args:
-        trainer (`DepthTrainer`): the trainer.
-    """
+    """End the data loaders and the process group of a trainer, so that its processes can end."""
     trainer.accelerator.wait_for_everyone()
     # Freed with the trainer, each persistent worker would be waited for for five seconds (torch 2.13).
     for loader in trainer.accelerator._dataloaders:

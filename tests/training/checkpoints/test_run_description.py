@@ -79,24 +79,13 @@ class ContinuedRunTest(TrainingTestCase):
 
     @parameterized.parameters(
         ({"seed": 1}, r"seed 42 \(now 1\)"),
-        ({"dataloader_drop_last": True}, r"dataloader_drop_last False \(now True\)"),
-        ({"train_sampling_strategy": "sequential"}, r"train_sampling_strategy random \(now sequential\)"),
-        ({"max_grad_norm": 1.0}, r"max_grad_norm 0.0 \(now 1.0\)"),
         ({"bf16": True}, r"bf16 False \(now True\)"),
         ({"sentence_loss_coefficient": 2.0}, r"sentence_loss_coefficient 1.0 \(now 2.0\)"),
-        ({"gradient_accumulation_steps": 2}, r"gradient_accumulation_steps 1 \(now 2\)"),
         ({"per_device_train_batch_size": 4}, r"per_device_train_batch_size 8 \(now 4\)"),
         ({"learning_rate": 0.5}, r"learning_rate 0.01 \(now 0.5\)"),
-        ({"weight_decay": 0.5}, r"weight_decay 0.0 \(now 0.5\)"),
-        ({"adam_beta1": 0.8}, r"adam_beta1 0.9 \(now 0.8\)"),
         ({"lr_scheduler_type": "cosine", "warmup_steps": 1}, r"lr_scheduler_type linear \(now cosine\).*warmup_steps"),
-        (
-            {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 0.3}},
-            r"lr_scheduler_kwargs None \(now \{'num_cycles': 0.3\}\)",
-        ),
         ({"describe": {"noise": 0.5}}, r"noise 0.3 \(now 0.5\)"),
         ({"accelerator_config": BATCHES | {"split_batches": True}}, r"split_batches False \(now True\)"),
-        ({"accelerator_config": BATCHES | {"use_seedable_sampler": False}}, "use_seedable_sampler True"),
     )
     def test_what_would_make_other_weights_is_refused_unless_it_is_allowed(self, changes, message):
         with self.assertRaisesRegex(ValueError, message + ".*--allow_changed_arguments true"):
@@ -124,12 +113,10 @@ class ContinuedRunTest(TrainingTestCase):
             self.find(optim="adafactor", optim_args="scale_parameter=True")
         self.continued(optim="adamw_torch_fused")  # has the same state
 
-    @parameterized.parameters({"learning_rate": 0.1}, {"weight_decay": 0.1}, {"warmup_steps": 1})
-    def test_what_deepspeed_restores_is_refused_however_it_was_configured(self, **changes):
-        args = self.find(**changes, allow_changed_arguments=True).args
+    def test_what_deepspeed_restores_is_refused_however_it_was_configured(self):
+        args = self.find(learning_rate=0.1, allow_changed_arguments=True).args
         args.deepspeed_plugin = object()  # by `accelerate launch` there is no `args.deepspeed`
-        (name,) = changes
-        with self.assertRaisesRegex(ValueError, f"No flag allows another `{name}`"):
+        with self.assertRaisesRegex(ValueError, "No flag allows another `learning_rate`"):
             Run.find(args, {"noise": 0.3})
 
     @parameterized.parameters(
