@@ -27,7 +27,7 @@ Files = str | os.PathLike | Sequence[str | os.PathLike] | None
 
 FILE_ARGUMENTS = ("train_file", "validation_file", "test_file")
 
-# Builders of `datasets` by the end of a file name; each may be followed by .gz.
+# Builders of `datasets` by the end of a file name; all but .parquet may be followed by .gz.
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 TEXT_TYPES = ("string", "large_string", "string_view", "null")
@@ -122,7 +122,7 @@ def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] =
     kinds = {builders.get(suffix_of(file)): file for file in files}
     if None in kinds:
         file, known = without_credentials(kinds[None]), ", ".join(builders)
-        raise UserError(f"`{argument}`: {file} has an unknown extension. Known are {known}, and each with .gz.")
+        raise UserError(f"`{argument}`: {file} has an unknown extension. Known are {known}; but .parquet, also with .gz.")
     if len(kinds) > 1:
         raise UserError(
             f"`{argument}` mixes kinds of files, such as {' and '.join(kinds.values())}. Convert them to one kind."
