@@ -122,7 +122,7 @@ def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] =
     kinds = {builders.get(suffix_of(file)): file for file in files}
     if None in kinds:
         file, known = without_credentials(kinds[None]), ", ".join(builders)
-        raise UserError(f"`{argument}`: {file} has an unknown extension. Known are {known}; but .parquet, also with .gz.")
+        raise UserError(f"`{argument}`: {file} has an unknown extension. Known are {known}, most with .gz, too.")
     if len(kinds) > 1:
         raise UserError(
             f"`{argument}` mixes kinds of files, such as {' and '.join(kinds.values())}. Convert them to one kind."
