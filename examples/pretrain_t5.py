@@ -35,8 +35,8 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     from transformers import set_seed
 
     from hf_depth.training.checkpoints.run_description import describe_run
+    from hf_depth.training.console import first_examples, print_examples
     from hf_depth.training.model_card import CardContent
-    from hf_depth.training.previews import describe_example, first_examples, print_examples
 
     if corpus_args.preprocessing_only:
         training_args.output_dir = corpus_args.tokenized_dataset_dir
@@ -81,8 +81,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     # ---- Trainer ----
     collator = objective.collator(**objective_args.for_collating(training_args))
     if training_args.should_log:
-        examples = first_examples(next(iter(data.values())))
-        print_examples(describe_example(example, collator, tokenizer) for example in examples)
+        print_examples(first_examples(next(iter(data.values()))), collator, tokenizer)
     origin = corpus_args if shards is None else shards
     trainer = hf_depth.DepthTrainer(
         model=model,

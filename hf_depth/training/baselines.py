@@ -29,30 +29,21 @@ def fit_baselines(trainer: "TaskTrainer", splits: TaskSplits, names: Sequence[st
     """
     The metrics of baselines on the data sets that a trainer evaluates, as `<baseline>_<metric>`.
 
-    Args:
-        trainer ([`TaskTrainer`]): before its training, which this does not change.
-        splits ([`TaskSplits`]): prepared, with training examples.
-        names (`Sequence[str]`):
-            `"bag_of_words"`, a logistic regression on TF-IDF weights of the tokens, and `"from_scratch"`, a model of
-            the same configuration with random weights, trained by the same settings. Validation examples choose the
-            regularization of the one, and the learning rate of the other: 1, 2 or 4 times that of the trainer.
-
-    Raises:
-        `ValueError`: if a bag of words has no classes to tell, or there is nothing to train on.
+    `"bag_of_words"` is a logistic regression on TF-IDF weights of the tokens, `"from_scratch"` a model of the same
+    configuration with random weights, trained by the same settings. Validation examples choose the regularization of
+    the one, and the learning rate of the other: 1, 2 or 4 times that of the trainer.
     """
     found: Scores = {}
-    if "bag_of_words" in names:
-        for part in splits.parts:
-            _add(found, _bag_of_words(part, trainer), "bag_of_words")
-    if "from_scratch" in names:
-        _add(found, _from_scratch(trainer, splits), "from_scratch")
-        set_seed(trainer.args.seed)
+    for name in names:
+        if name == "bag_of_words":
+            parts = [_bag_of_words(part, trainer) for part in splits.parts]
+        else:
+            parts = [_from_scratch(trainer, splits)]
+            set_seed(trainer.args.seed)
+        for part in parts:
+            for key, scores in part.items():
+                found.setdefault(key, {}).update({f"{name}_{metric}": score for metric, score in scores.items()})
     return found
-
-
-def _add(found: Scores, metrics: Mapping[tuple[str, str, str], Mapping[str, float]], name: str) -> None:
-    for key, scores in metrics.items():
-        found.setdefault(key, {}).update({f"{name}_{metric}": score for metric, score in scores.items()})
 
 
 def _bag_of_words(part: LoadedTask, trainer: "TaskTrainer") -> Scores:

@@ -59,9 +59,7 @@ class LastEvaluation(TrainerCallback):
         self.metrics: dict[str, float] = {}
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
-        if state.global_step != self.step:
-            self.step, self.metrics = state.global_step, {}
-        self.metrics |= metrics  # several data sets are evaluated one by one
+        self.step, self.metrics = state.global_step, dict(metrics)
 
     def is_of_final_model(self, args: TrainingArguments, state: TrainerState) -> bool:
         """Whether the model has not changed since: no step was trained, no better model was loaded."""
@@ -73,11 +71,8 @@ class RunTotals(TrainerCallback, ExportableState):
     """
     What a run adds up from its first step on, whatever was interrupted: a part of `trainer_state.json`.
 
-    Attributes:
-        loss (`float`): the sum of the losses of all steps, a mean over the processes.
-        first_step (`int`): after which it begins.
-        monitor (`dict`): the state of the [`StepMonitor`].
-        sources (`dict[str, list[float]]`): what was seen of each source of a mixture, see [`SourceCounts`].
+    These are `loss`, the sum of the losses of all steps (a mean over the processes), `first_step`, after which it
+    begins, `monitor`, the state of the [`StepMonitor`], and `sources`, what was seen of each source of a mixture.
     """
 
     def __init__(self):
@@ -97,30 +92,6 @@ class RunTotals(TrainerCallback, ExportableState):
         if is_resumed:
             saved = state.stateful_callbacks.get(type(self).__name__, {})
             vars(self).update(saved.get("attributes", {}))
-
-
-class EpochCount(TrainerCallback):
-    """
-    Tells the collator and the data set of a trainer the number of each epoch, by which they draw anew.
-
-    Args:
-        trainer (`DepthTrainer`): that it belongs to.
-    """
-
-    def __init__(self, trainer: "DepthTrainer"):
-        self.trainer = trainer
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        # Not 0 when a run is resumed, but for streams of unknown length: the Trainer reads them from their beginning,
-        # and calls it the end of an epoch when `max_steps` are over.
-        self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
-        for listener in (self.trainer.data_collator, self.trainer.train_dataset):
-            if hasattr(listener, "set_epoch"):
-                listener.set_epoch(self.epoch)
-        self.epoch += 1
 
 
 def begin_training(trainer: "DepthTrainer") -> None:
@@ -155,9 +126,7 @@ class TrainingFlow(TrainerCallback):
       otherwise the same command would train again from an earlier checkpoint on.
     - With `load_best_model_at_end`, the best model is saved also between `save_steps`.
     - Numbers are added up over the processes here, before a log: `trainer.log()` may be called on one of them.
-
-    Args:
-        trainer (`DepthTrainer`): that it belongs to.
+    - Collator and data set are told the number of each epoch, by which they draw anew.
     """
 
     def __init__(self, trainer: "DepthTrainer"):
@@ -166,10 +135,20 @@ class TrainingFlow(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.handled_step = -1
+        # Not 0 when a run is resumed, but for streams of unknown length: the Trainer reads them from their beginning,
+        # and calls it the end of an epoch when `max_steps` are over.
+        self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
         begin_training(self.trainer)
         if state.global_step >= state.max_steps:
             control.should_training_stop = True
             self.trainer.running.gather()  # the counts of the run, for its last log and the card
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
+        for listener in (self.trainer.data_collator, self.trainer.train_dataset):
+            if hasattr(listener, "set_epoch"):
+                listener.set_epoch(self.epoch)
+        self.epoch += 1
 
     def on_step_end(self, args, state, control, **kwargs):
         if control.should_training_stop or control.should_epoch_stop or state.epoch % 1 == 0:

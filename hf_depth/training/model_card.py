@@ -28,10 +28,9 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_tables, readable
 from ..tasks.config import prompt_format
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
+from .console import REPORTED_METRICS
 from .evaluation import by_name
 from .inputs import objective_collator, objective_name
-from .previews import REPORTED_METRICS
-from .unshuffling import is_without_order
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 PAPERS = {"depth": "2405.07788", "t5": "1910.10683", "umt5": "2304.09151"}  # on arXiv, by model type
@@ -228,7 +227,7 @@ def _pretraining_results(state: TrainerState, step: int) -> dict[str, dict[str, 
     for key in REPORTED_METRICS if own else ():
         when = {"before": logs[0]} if logs[0]["step"] == 0 < step else {}
         values = {time: log[key] for time, log in (when | {"after": own[-1]}).items() if key in log}
-        if "after" in values and not key.endswith("_chance") and not is_without_order(key, own[-1]):
+        if "after" in values and not key.endswith("_chance"):
             chance = own[-1].get(f"{key.replace('_constrained', '')}_chance")  # decoding makes no difference to it
             results[key.removeprefix("eval_")] = values | ({} if chance is None else {"chance": chance})
     return results

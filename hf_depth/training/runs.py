@@ -48,9 +48,8 @@ from .checkpoints.run_description import (
 )
 from .checkpoints.saving import write_model_manifest
 from .checkpoints.stopping import stop_on_signals
-from .console import files_table
+from .console import REPORTED_METRICS, before_and_after, files_table, first_examples, print_unshuffled
 from .evaluation import by_name
-from .previews import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments

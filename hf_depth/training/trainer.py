@@ -26,7 +26,7 @@ from ..errors import UserError
 from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, decoder_inputs, number_of_places
-from .callbacks import EpochCount, RunTotals, TrainingFlow
+from .callbacks import RunTotals, TrainingFlow
 from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
 from .checkpoints.saving import (
     check_loss,
@@ -202,7 +202,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
         install_console(self)
         self.tracked_run = TrackedRun.install(self)
-        for callback in (self.totals, EpochCount(self), TrainingFlow(self), self.monitor):
+        for callback in (self.totals, TrainingFlow(self), self.monitor):
             self.add_callback(callback)
         check_trainer(self)
         if hasattr(self.accelerator.unwrap_model(self.model), "peft_config") and self.args.use_adapter_optimizer():

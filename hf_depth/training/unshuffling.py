@@ -5,12 +5,11 @@ Each one is a sum over examples, as those of labels are.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import PretrainedConfig
+from transformers import PreTrainedConfig
 
 from .statistics import given_sequence, is_shuffled
 
@@ -19,7 +18,7 @@ ORDER_STATISTICS = ("orders", "exact", "tau_sum")
 
 
 def unshuffling_statistics(
-    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
+    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
 ) -> torch.Tensor:
     """
     What generated targets have right, one row per example: what [`unshuffling_table`] adds up.
@@ -31,16 +30,9 @@ def unshuffling_statistics(
     - Where the labels go on with sentences that the input has not (prefix language modelling), only the sentences of
       the input count.
 
-    Args:
-        generated_ids (`torch.LongTensor` of shape `(B, G)`): what `generate()` returned.
-        input_ids (`torch.LongTensor` of shape `(B, S)`): encoder input.
-        labels (`torch.LongTensor` of shape `(B, T)`): the target.
-        config: the model's.
-
-    Returns:
-        `torch.DoubleTensor` of shape `(B, 2 + len(ORDER_STATISTICS) + N)` for N sentence tokens: whether the example
-        is shuffled, its number of sentences, `ORDER_STATISTICS`, and for each position whether the right sentence
-        stands there.
+    `generated_ids` are (B, G), `input_ids` (B, S), `labels` (B, T). The shape is `(B, 2 + len(ORDER_STATISTICS) + N)`
+    for N sentence tokens, the dtype float64: whether the example is shuffled, its number of sentences,
+    `ORDER_STATISTICS`, and for each position whether the right sentence stands there.
     """
     gold = given_sequence(labels, input_ids, labels, config)  # (B, N)
     generated = given_sequence(generated_ids, input_ids, labels, config)  # (B, G), G >= N
@@ -64,14 +56,8 @@ def unshuffling_statistics(
 
 def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:
     """
-    Sums of [`unshuffling_statistics`] by the number of sentences, to be added up over batches.
-
-    Args:
-        statistics (`torch.DoubleTensor` of shape `(B, 2 + C)`): from [`unshuffling_statistics`].
-
-    Returns:
-        `torch.DoubleTensor` of shape `(2, N + 1, C)`: for examples left in order and for shuffled ones, and for 0 to N
-        sentences.
+    Sums of [`unshuffling_statistics`] (B, 2 + C), float64 of shape `(2, N + 1, C)`: for examples left in order and for
+    shuffled ones, and for 0 to N sentences. They are added up over batches.
     """
     keys, rows = statistics[:, :2].long(), statistics[:, 2:]
     table = rows.new_zeros(2, rows.shape[1] - len(ORDER_STATISTICS) + 1, rows.shape[1])
@@ -80,13 +66,9 @@ def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:
 
 def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str, float]:
     """
-    Metrics from summed [`unshuffling_table`]s: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0),
-    of all examples and of shuffled ones.
-
-    Args:
-        table (`torch.DoubleTensor` of shape `(2, N + 1, C)`)
-        constrained (`bool`, *optional*): whether each sentence token had to be generated once. Then the names are
-            `order_exact_constrained` and `order_kendall_tau_constrained`; the chance level is that of `order_exact`.
+    Metrics from a summed [`unshuffling_table`]: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0;
+    of a model that writes no order: -1), of all examples and of shuffled ones. If each sentence token had to be
+    generated once (`constrained`), the names say so.
     """
     metrics = {}
     decoding = "_constrained" if constrained else ""
@@ -102,36 +84,12 @@ def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str,
     return metrics
 
 
-def is_without_order(name: str, metrics: Mapping[str, float]) -> bool:
-    """
-    Whether a metric of [`summarize_order`] is the Kendall's tau of a model that wrote no order: -1, of all examples. A
-    mean over evaluation data in which every order is reversed has not been seen; but a model that copies the order of
-    its input has -1 on shuffled pairs. Under the constraint, an order is always written.
-
-    >>> is_without_order("eval_order_kendall_tau", {"eval_order_kendall_tau": -1.0})
-    True
-    >>> copied = {"eval_order_kendall_tau": 0.2, "eval_order_kendall_tau_shuffled": -1.0}
-    >>> is_without_order("eval_order_kendall_tau_shuffled", copied)
-    False
-    """
-    if "kendall_tau" not in name or "constrained" in name:
-        return False
-    return metrics[name] == -1 and metrics.get(name.removesuffix("_shuffled"), -1) == -1
-
-
 def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """
-    Un-shuffling accuracy by the number of sentences and by position, from summed [`unshuffling_table`]s.
-
-    Args:
-        table (`torch.DoubleTensor` of shape `(2, N + 1, C)`)
-
-    Returns:
-        `dict`: for `all` examples of at least two sentences and for the `shuffled` ones, `by_number_of_sentences` (the
-        share of examples whose order is right) and `by_position` (the share with the right sentence at this position,
-        of the examples that have one). Each entry has `accuracy` with `examples` and `correct`, its 95 % Wilson score
-        `interval`, and the level of `chance`, a random order. By number of sentences there is also the mean of
-        Kendall's tau.
+    Un-shuffling accuracy from a summed [`unshuffling_table`]: for `all` examples of at least two sentences and for the
+    `shuffled` ones, `by_number_of_sentences` (the share of examples whose order is right) and `by_position` (the share
+    with the right sentence there, of the examples that have one). Each entry has `examples`, `correct`, `accuracy`,
+    its 95 % Wilson score `interval` and the level of `chance`; by number of sentences also the mean of Kendall's tau.
     """
     in_order, shuffled = table.cpu().numpy()
     return {name: _accuracies(part[2:]) for name, part in (("all", in_order + shuffled), ("shuffled", shuffled))}

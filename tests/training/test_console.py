@@ -3,19 +3,20 @@
 import contextlib
 import io
 import json
+import re
 from pathlib import Path
+from unittest import mock
 
-import torch
 from absl.testing import parameterized
 from transformers import PrinterCallback, ProgressCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import DefaultFlowCallback
 
 import tiny_tasks
-from hf_depth.training.console import LogLines, ProgressBar
-from hf_depth.training.previews import before_and_after
+from helpers import tiny_tokenizer
+from hf_depth.training.console import LogLines, ProgressBar, print_unshuffled
 from hf_depth.training.runs import FineTuningRun, PretrainingRun
 from hf_depth.training.training_args import DepthTrainingArguments
-from tiny_training import RunTestCase, TrainingTestCase, trainer
+from tiny_training import RunTestCase, TrainingTestCase, rows, tiny_model, trainer
 
 
 class Terminal(io.StringIO):
@@ -86,17 +87,6 @@ class ConsoleTest(TrainingTestCase):
             made.log({"loss": 1.0})
         self.assertEmpty(out.getvalue())
 
-    @parameterized.parameters("t5", "depth")
-    def test_a_checkpoint_is_loaded_without_a_warning_about_tied_embeddings(self, kind):
-        with captured(), self.assertNoLogs("transformers.trainer", "WARNING"):
-            trainer(kind, self.folder, save_strategy="steps", save_steps=1).train()
-            resumed = trainer(kind, self.folder, max_steps=2)
-            resumed.train(resume_from_checkpoint=True)
-        self.assertEqual(resumed.state.global_step, 2)
-        result = torch.nn.modules.module._IncompatibleKeys(["shared.weight"], [])
-        with self.assertLogs("transformers.trainer", "WARNING"):
-            resumed._issue_warnings_after_load(result)  # the weights themselves
-
 
 class SummaryTest(RunTestCase):
     def table(self, **arguments):
@@ -120,13 +110,6 @@ class SummaryTest(RunTestCase):
         (title, again), _ = self.table(max_steps=2, eval_on_start=True)  # a finished run
         self.assertEqual([title, again], [["before", "after"], resumed])
 
-    def test_no_order_is_told_from_a_reversed_one(self):
-        name = "eval_order_kendall_tau_shuffled"
-        state = TrainerState(global_step=3, log_history=[{"step": 0, "eval_loss": 1.0, name: -1.0}])
-        _, values, note = before_and_after(state, {"eval_loss": 1.0, name: -0.9}, [name]).splitlines()
-        self.assertEqual(values.split(), [name, "none", "-0.9000"])
-        self.assertIn("Kendall's tau none: no generated text orders its sentences", note)
-
     def test_a_run_lists_the_files_that_it_left_and_no_other(self):
         self.draw_losses()
         _, text = self.table(max_steps=2)
@@ -145,3 +128,25 @@ class SummaryTest(RunTestCase):
         self.assertContainsSubset(["eval_accuracy", "eval_majority_accuracy", "eval_samples_per_second"], results)
         self.assertEqual(out.getvalue().count("majority"), 1)  # the table
         self.assertNotIn("*****", out.getvalue())
+
+
+class UnshuffledTest(parameterized.TestCase):
+    @parameterized.parameters(True, False)
+    def test_right_pairs_are_counted_and_three_documents_are_shown(self, is_right):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        texts = [tokenizer.decode(row["input_ids"]) for row in rows(20)]
+
+        def order(document):
+            text = min((text for text in texts if all(sentence in text for sentence in document)), key=len)
+            return sorted(range(len(document)), key=lambda i: text.index(document[i]), reverse=not is_right)
+
+        def find(model, tokenizer, documents, **kwargs):
+            return [{"order": order(document)} for document in documents]
+
+        with captured() as (out, _), mock.patch("hf_depth.training.console.order_sentences", find):
+            print_unshuffled(tiny_model("depth"), tokenizer, rows(20))
+        _, head, *lines = out.getvalue().splitlines()
+        right, total, chance = map(int, re.findall(r"\d+", head))
+        self.assertEqual(right, total if is_right else 0)
+        self.assertLess(abs(chance - total / 2), 1)
+        self.assertLen([part for part in "\n".join(lines[1:]).split("\n\n") if part.strip()], 3)
