@@ -30,18 +30,14 @@ class DepthFields:
 
     Args:
         first_sentence_token_id (`int`, *optional*, defaults to 32100):
-            Id of `<sent_0>`. The ids of the sentence tokens are consecutive. The default is their place behind the
+            Id of `<sent_0>`, which those of the other sentence tokens follow. The default is their place behind the
             original T5 vocabulary, where they fit the 32,128 rows of every T5 embedding.
-        num_sentence_tokens (`int`, *optional*, defaults to 20):
-            Number of sentence tokens (20 as in the paper).
+        num_sentence_tokens (`int`, *optional*, defaults to 20): as in the paper.
         eosen_token_id (`int`, *optional*, defaults to 32120):
             Id of `<eosen>`, which closes a sentence. To the attention it is an ordinary token.
-        hierarchical_encoder_mask (`bool`, *optional*, defaults to `True`):
-            In the encoder, a sentence token attends to its own sentence only.
-        hierarchical_decoder_mask (`bool`, *optional*, defaults to `True`):
-            In the decoder, a sentence token attends to earlier sentence tokens and itself only.
-        hierarchical_cross_mask (`bool`, *optional*, defaults to `True`):
-            A sentence token of the decoder attends to the sentence tokens of the encoder only.
+        hierarchical_encoder_mask, hierarchical_decoder_mask, hierarchical_cross_mask (`bool`, *optional*):
+            Whether a sentence token attends only to its own sentence (encoder), to earlier sentence tokens and itself
+            (decoder), and to the sentence tokens of the encoder (cross-attention). All are `True` by default.
     """
 
     made_of = ()  # the types of models whose configurations and weights this class reads

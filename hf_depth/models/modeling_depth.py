@@ -86,9 +86,7 @@ def sentence_to_sentence_groups(
     """
     Decoder self- and cross-attention: a sentence token attends to sentence tokens, any other token to all. Queries
     attend to all keys of their example (`segments`, of queries and keys) if there is no sentence token among them.
-
-    Returns:
-        The groups of the queries and those of the keys, `(batch_size, length)` as the arguments: see [`MaskRule`].
+    Returns groups as [`own_sentence_groups`].
     """
     has_keys = key_mask.any(dim=-1, keepdim=True)
     if segments is not None:
@@ -149,11 +147,11 @@ def make_mask(
     CPU and more than a step of `generate()` of a small model; this calls the same functions without it.
 
     Args:
-        config ([`PreTrainedConfig`]): of the encoder or of the decoder.
-        rule ([`MaskRule`]): who attends to whom.
-        query_shape (`tuple[int, int]`), key_length (`int`): batch size, number of queries, number of keys.
-        dtype (`torch.dtype`), device (`torch.device`): of the mask; only an additive one has this dtype.
-        cache ([`Cache`], *optional*): of the decoder's own attention, which knows the keys of each layer.
+        config: of the encoder or of the decoder.
+        rule: who attends to whom.
+        query_shape, key_length: batch size, number of queries, number of keys.
+        dtype, device: of the mask; only an additive one has this dtype.
+        cache: of the decoder's own attention, which knows the keys of each layer.
     """
     batch_size, query_length = query_shape
 
@@ -246,12 +244,8 @@ def _restart_rotation(module: nn.Module, args: tuple) -> tuple:
 @dataclass
 class DepthEncoderOutput(BaseModelOutput):
     """
-    A [`BaseModelOutput`] with the places of the sentence tokens, which cross-attention needs, also in `generate()`,
-    which calls the decoder without the encoder input.
-
-    Args:
-        sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
-            `True` where the encoder input is a sentence token.
+    A [`BaseModelOutput`] with the places of the sentence tokens in the encoder input, `True` in a mask of shape
+    `(batch_size, source_length)`: cross-attention needs them, also in `generate()`, which does not pass the input on.
     """
 
     sentence_mask: torch.BoolTensor | None = None
@@ -274,10 +268,7 @@ class DepthSeq2SeqLMOutput(Seq2SeqLMOutput):
 
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """
-    Cross-entropy in nats of `labels` (B, T), integers, each from `logits` (B, T, V): float32 or float64, 0 where the
-    label is -100.
-    """
+    """Cross-entropy of `labels` (B, T) from `logits` (B, T, V) in nats: at least float32, 0 where a label is -100."""
     exact = torch.promote_types(logits.dtype, torch.float32)
     labels = labels.to(logits.device, torch.int64)
     losses = nn.functional.cross_entropy(
@@ -419,11 +410,9 @@ class DepthMixin:
             decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
                 The same for all decoder tokens so far, those in `cache` included. Needed with a filled cache or
                 `decoder_inputs_embeds`; `generate()` passes it.
-            encoder_segment_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
+            encoder_segment_ids, decoder_segment_ids (`torch.LongTensor`, as long as the input and labels, *optional*):
                 Which example of a row each token belongs to, by positive numbers; 0: padding. A token attends to
                 those of its example, in which the rules for sentence tokens hold.
-            decoder_segment_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
-                The same for the decoder.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*):
                 What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the
                 number of labels in this batch, which gives the mean per token.
@@ -447,15 +436,10 @@ class DepthMixin:
         if labels is not None or encoder_segment_ids is not None:
             use_cache = bool(use_cache)  # the decoder's own copy of the configuration would build a cache in training
         if encoder_outputs is None:
-            encoder_outputs = self.get_encoder()(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                inputs_embeds=inputs_embeds,
-                sentence_mask=sentence_mask,
-                segment_ids=encoder_segment_ids,
-                return_dict=True,
-                **{name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs},
-            )
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+            wanted = {name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs}
+            inputs |= {"sentence_mask": sentence_mask, "segment_ids": encoder_segment_ids, "return_dict": True}
+            encoder_outputs = self.get_encoder()(**inputs, **wanted)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         if sentence_mask is None:
@@ -463,12 +447,12 @@ class DepthMixin:
         sentence_mask = _sentence_mask(self.config, input_ids, sentence_mask, "sentence_mask")
         so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
         target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
-        sentences = so_far if decoder_input_ids is None else is_sentence_token(decoder_input_ids, self.config)
-        segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
+        queries = so_far if decoder_input_ids is None else is_sentence_token(decoder_input_ids, self.config)
         _set_positions(self.get_decoder(), decoder_segment_ids)
+        segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
         states, head, outputs = self._decode(
             attention_mask=self._cross_mask(
-                target, sentences, encoder_outputs[0], sentence_mask, attention_mask, segments
+                target, queries, encoder_outputs[0], sentence_mask, attention_mask, segments
             ),
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=self._decoder_mask(
@@ -722,20 +706,12 @@ class SentenceInputMixin:
 
     def encode_sentences(self, tokenizer: PreTrainedTokenizerBase, *texts: Sequence[str]) -> torch.LongTensor:
         """
-        The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences.
+        The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences:
+        `input_ids` of shape `(1, source_length)`, on the device of the model.
 
-        Sentence tokens count up, and sentences past the last one share it. A sentinel that is written in a sentence,
-        `<extra_id_0>`, stands for a masked span; a sentence token that is written is text.
-
-        Args:
-            tokenizer (`PreTrainedTokenizerBase`): the one of the model.
-            texts (`Sequence[str]`): the sentences of each text, such as those of a premise and those of a hypothesis.
-
-        Returns:
-            `torch.LongTensor` of shape `(1, source_length)`: `input_ids`, on the device of the model.
-
-        Raises:
-            `TypeError`: if a text is not a list of sentences.
+        Each of `texts` is a list of sentences, such as those of a premise and those of a hypothesis; else a
+        `TypeError` is raised. Sentence tokens count up, and sentences past the last one share it. A sentinel that is
+        written in a sentence, `<extra_id_0>`, stands for a masked span; a sentence token that is written is text.
         """
         if any(isinstance(text, str) for text in texts):
             raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')

@@ -7,9 +7,8 @@ from absl.testing import parameterized
 from transformers import T5ForConditionalGeneration as StockT5
 
 from hf_depth.kernels.attention import bias_by_distance, expand_bias, register_attention
-from hf_depth.kernels.masks import expand_mask, is_compact
+from hf_depth.kernels.masks import is_compact
 from interpreted_attention import eager as formula
-from interpreted_attention import inputs, masks
 from tiny_models import V1_0, captured_masks, gradients, model_of, random_batch, random_ids, tiny_model, tiny_t5_config
 
 NAMES = ("depth_flex", "depth_triton")
@@ -107,15 +106,3 @@ class RegisteredTest(parameterized.TestCase):
         model.set_attn_implementation("of_the_test")
         with self.assertRaisesRegex(ValueError, "`of_the_test` is for a T5 without dropout.*`sdpa`"):
             model(**random_batch(6))
-
-
-class FormulaTest(parameterized.TestCase):
-    @parameterized.parameters("causal packed", "packed sentences")
-    def test_the_formula_that_kernels_are_compared_with_is_that_of_torch(self, kind):
-        query, key, value, bias, _ = inputs(9, 9, 16, torch.float32)
-        mask = masks(kind, 2, 9, 9)
-        bias_and_mask = expand_bias(bias, 9).masked_fill(~expand_mask(mask, 9), -torch.inf)
-        expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, bias_and_mask, scale=1.0)
-        has_keys = expand_mask(mask, 9).any(-1)[:, 0]
-        found = formula(query, key, value, bias, mask)
-        torch.testing.assert_close(found.transpose(1, 2)[has_keys], expected.transpose(1, 2)[has_keys])

@@ -203,37 +203,6 @@ class FamilyTest(parameterized.TestCase):
         self.assertGreater(model.get_encoder()(ids).sentence_mask.sum(), 1)
         self.assertTrue(model(input_ids=ids, labels=ids).loss.isfinite())
 
-    def test_the_trainer_trains_it(self):
-        family = "t5gemma"
-        objective = DepthObjective(TOKENIZER, max_source_length=48, max_target_length=60, min_sentences=2)
-        texts = [" ".join(SENTENCES[start : start + 4]) for start in range(8)]
-        data = objective.prepare(Dataset.from_dict({"text": texts}))
-        model = load_model(plain_model(family, 512).config, TOKENIZER, model_type="depth")
-        with TemporaryDirectory() as folder:
-            args = DepthTrainingArguments(
-                output_dir=folder, max_steps=8, per_device_train_batch_size=2, gradient_accumulation_steps=2,
-                learning_rate=1e-2,
-                optim="adamw_torch",
-                warmup_steps=0, logging_steps=1, predict_with_generate=True, sentence_loss_coefficient=0.5,
-                eval_strategy="steps", eval_steps=8, generation_max_length=8, report_to=[], use_cpu=True,
-            )  # fmt: skip
-            trainer = DepthTrainer(
-                model=model,
-                args=args,
-                train_dataset=data,
-                eval_dataset=data.select(range(2)),
-                data_collator=objective.collator(),
-                processing_class=TOKENIZER,
-            )
-            trainer.train()
-            again = AutoModelForSeq2SeqLM.from_pretrained(Path(folder, "checkpoint-8"))
-        losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-        self.assertLess(losses[-1], losses[0])
-        self.assertTrue(
-            any("eval_sentence_loss" in log for log in trainer.state.log_history), trainer.state.log_history
-        )
-        self.assertIs(type(again), type(model))
-
     @parameterized.parameters("depth", "t5")
     def test_the_loss_of_the_trainer_is_the_weighted_mean_however_batches_are_accumulated(self, model_type):
         objective = (DepthObjective if model_type == "depth" else SpanCorruptionObjective)(

@@ -269,29 +269,6 @@ class WeightsTest(LoadingTestCase):
             torch.testing.assert_close(load_model(again, TOKENIZER)(**random_batch(4)).loss, loss)
 
 
-class FromPretrainedTest(LoadingTestCase):
-    """`from_pretrained` of the classes themselves."""
-
-    IDS = {"first_sentence_token_id": 20, "eosen_token_id": 40}  # within the rows of a tiny T5
-
-    @parameterized.parameters(DepthForConditionalGeneration, T5ForConditionalGeneration)
-    def test_sharded_and_dispatched_files_and_resized_embeddings_load(self, model_class):
-        ids = self.IDS if model_class is DepthForConditionalGeneration else {}
-        original = self.saved()
-        original.save_pretrained(self.folder, max_shard_size="10KB")
-        self.assertNotEmpty(list(Path(self.folder).glob("model-00002-of-*.safetensors")))
-        Path(self.folder, "model.safetensors").unlink()
-        batch = random_batch(5, sentence_tokens=0.0)
-        batch["input_ids"], batch["labels"] = batch["input_ids"].clamp(max=19), batch["labels"].clamp(max=19)
-        for options in ({}, {"device_map": "cpu"}, {"low_cpu_mem_usage": True}):
-            model = model_class.from_pretrained(self.folder, **ids, **options)
-            torch.testing.assert_close(logits(model, batch), logits(original, batch), rtol=1e-5, atol=1e-5)
-        with self.assertRaisesRegex(RuntimeError, "ignore_mismatched_sizes"):
-            model_class.from_pretrained(self.folder, **ids, vocab_size=64)
-        model = model_class.from_pretrained(self.folder, **ids, vocab_size=64, ignore_mismatched_sizes=True)
-        self.assertLen(model.shared.weight, 64)
-
-
 class SentenceTokensTest(LoadingTestCase):
     def setUp(self):
         super().setUp()
@@ -425,13 +402,6 @@ class ZeRO3Test(LoadingTestCase):
 
 
 class AttentionTest(parameterized.TestCase):
-    def test_a_model_gets_sdpa_unless_another_implementation_is_asked_for(self):
-        model = load_model(None, TOKENIZER, **TINY)
-        self.assertEqual({part.config._attn_implementation for part in (model, model.decoder)}, {"sdpa"})
-        for name in ("sdpa", "eager", "depth_flex", "depth_triton"):
-            model = load_model(None, TOKENIZER, attn_implementation=name, **TINY)
-            self.assertEqual(model.decoder.config._attn_implementation, name)
-
     def test_a_saved_model_does_not_say_which_it_had(self):
         model = load_model(None, TOKENIZER, attn_implementation="depth_flex", **TINY)
         with TemporaryDirectory() as folder:

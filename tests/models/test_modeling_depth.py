@@ -119,7 +119,7 @@ class MaskTest(parameterized.TestCase):
     def test_masks_equal_the_dense_oracle_in_every_layer_and_are_built_once(self, attn_implementation):
         model = tiny_model(attn_implementation=attn_implementation)
         # Where padding is depends on a seed modulo 8. Some seeds are a batch by themselves, too; one of a single row.
-        batches = [range(first, 200, 40) for first in range(40)] + [range(seed, seed + 1) for seed in range(2)]
+        batches = [range(first, 200, 40) for first in range(16)] + [range(seed, seed + 1) for seed in range(2)]
         for seeds in batches:
             with self.subTest(seeds=seeds):
                 self.check_against_the_oracle(model, seeds)
@@ -145,18 +145,6 @@ class MaskTest(parameterized.TestCase):
             self.assertLen(masks[kind], 2)
             torch.testing.assert_close(dense_mask(masks[kind][0], kind, *expected.shape), expected, rtol=0, atol=0)
 
-    def test_the_leading_eosen_belongs_to_the_first_sentence(self):
-        model = tiny_model()
-        with captured_masks(model) as masks:
-            model(
-                input_ids=torch.tensor([[EOSEN, SENTENCE_TOKENS[3], 5, EOSEN, SENTENCE_TOKENS[1], 6, EOSEN, 1]]),
-                decoder_input_ids=torch.tensor([[0]]),
-            )
-        # As any `<eosen>` it stands before the sentence token that follows, hence to the sentence before that.
-        self.assertEqual(masks["encoder"][0][0, 0, 1].tolist(), [True] * 4 + [False] * 4)
-        self.assertEqual(masks["encoder"][0][0, 0, 4].tolist(), [False] * 4 + [True] * 4)
-        self.assertTrue(masks["encoder"][0][0, 0, 0].all())
-
     def test_the_state_of_a_sentence_token_does_not_depend_on_other_sentences(self):
         model = tiny_model(num_layers=1)
         first, second, third = SENTENCE_TOKENS[2], SENTENCE_TOKENS[0], SENTENCE_TOKENS[5]
@@ -167,17 +155,6 @@ class MaskTest(parameterized.TestCase):
         changed_states = model.encoder(torch.tensor([changed])).last_hidden_state[0]
         is_equal = (states == changed_states).all(-1).tolist()
         self.assertEqual([i for i, equal in enumerate(is_equal) if equal], [1, 10])  # bit by bit
-
-    def test_logits_at_a_sentence_token_depend_on_no_ordinary_token_before_it(self):
-        model = tiny_model()
-        source = torch.tensor([[EOSEN, SENTENCE_TOKENS[1], 5, 6, EOSEN, 1]])
-        target = [0, SENTENCE_TOKENS[1], 5, 6, EOSEN, SENTENCE_TOKENS[4], 7, EOSEN, SENTENCE_TOKENS[0]]
-        changed = [30 if 3 <= token < 40 else token for token in target]
-        logits, changed_logits = (
-            model(input_ids=source, decoder_input_ids=torch.tensor([ids])).logits[0] for ids in (target, changed)
-        )
-        is_equal = (logits == changed_logits).all(-1).tolist()
-        self.assertEqual([i for i, equal in enumerate(is_equal) if equal], [0, 1, 5, 8])
 
 
 class PaddingTest(parameterized.TestCase):
@@ -193,28 +170,12 @@ class PaddingTest(parameterized.TestCase):
         }
         torch.testing.assert_close(model(**padded).logits, model(**batch).logits, rtol=1e-5, atol=1e-5)
 
-    @parameterized.parameters("eager", "sdpa")
-    def test_padding_at_the_left_of_the_target_leaves_the_logits_unchanged(self, attn_implementation):
-        model = tiny_model(attn_implementation=attn_implementation)
-        source = {name: value for name, value in random_batch(3).items() if name != "labels"}
-        decoder_ids = random_ids(torch.Generator().manual_seed(3), 3, 6)
-        padded = torch.nn.functional.pad(decoder_ids, (4, 0))
-        logits = model(**source, decoder_input_ids=decoder_ids).logits
-        padded_logits = model(**source, decoder_input_ids=padded, decoder_attention_mask=(padded > 0).long()).logits
-        torch.testing.assert_close(padded_logits[:, 4:], logits, rtol=1e-5, atol=1e-5)
-
 
 class ImplementationTest(parameterized.TestCase):
-    @parameterized.parameters(
-        *itertools.product(MODELS, ("padded", "full"), (None,)),
-        *itertools.product(("depth",), ("padded",), SWITCHES),
-    )
-    def test_logits_and_gradients_of_sdpa_are_those_of_eager(self, kind, layout, switch):
-        changes = {} if switch is None else {switch: False}
+    @parameterized.parameters(*MODELS)
+    def test_logits_and_gradients_of_sdpa_are_those_of_eager(self, kind):
         batch = random_batch(5)
-        if layout == "full":
-            del batch["attention_mask"]
-        models = [model_of(kind, name, **changes) for name in IMPLEMENTATIONS]
+        models = [model_of(kind, name) for name in IMPLEMENTATIONS]
         (expected, right), (found, gradient) = (outputs_and_gradients(model, batch) for model in models)
         self.assertTrue(found.loss.isfinite())
         torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
@@ -238,12 +199,12 @@ class PlainT5Test(parameterized.TestCase):
     def test_without_sentence_tokens_logits_and_loss_are_those_of_t5(self, shape, attn_implementation, kind):
         model = model_of(kind, attn_implementation, **shape)
         stock = stock_twin(model, tiny_t5_config(**shape), attn_implementation)
-        for seed in range(5):
-            batch = random_batch(seed, sentence_tokens=0.0)
-            if seed == 0:
-                batch = {**batch, "attention_mask": None}
-            if seed == 1:
-                batch = {name: tensor.flip(1) for name, tensor in batch.items()}  # padding at the left
+        for layout in ("full", "padded", "padded at the left"):
+            batch = random_batch(0, sentence_tokens=0.0)
+            if layout == "full":
+                batch["attention_mask"] = None
+            elif layout == "padded at the left":
+                batch = {name: tensor.flip(1) for name, tensor in batch.items()}
             ours, theirs = model(**batch), stock(**batch)
             torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-5, atol=1e-5)
@@ -349,7 +310,7 @@ class LossTest(parameterized.TestCase):
     def test_the_number_of_items_replaces_the_number_of_labels(self, kind, training):
         model, batch = model_of(kind).train(training), random_batch(9)
         loss, number = model(**batch).loss, (batch["labels"] != -100).sum()
-        for num_items in (7, torch.tensor(7), torch.tensor(7.0), torch.tensor([7]), torch.tensor([[7]])):
+        for num_items in (7, torch.tensor(7), torch.tensor([7.0])):
             found = model(**batch, num_items_in_batch=num_items).loss
             torch.testing.assert_close(found, loss * number / 7)
 
@@ -427,24 +388,20 @@ class TrainingTest(parameterized.TestCase):
         batch = random_batch(15)
         expected = gradients(tiny_model(), batch)
         loss = tiny_model()(**batch).loss
-        for kind in ("weights", "autocast"):
-            model = tiny_model().to(torch.bfloat16) if kind == "weights" else tiny_model()
-            with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
-                outputs = model(**batch)
-                found = gradients(model, batch)
-            self.assertEqual(outputs.loss.dtype, torch.float32)
-            torch.testing.assert_close(outputs.loss, loss, rtol=0.02, atol=0.02)
-            flat = torch.cat([gradient.float().flatten() for gradient in found.values()])
-            flat_expected = torch.cat([gradient.flatten() for gradient in expected.values()])
-            self.assertTrue(flat.isfinite().all())
-            self.assertGreater(torch.cosine_similarity(flat, flat_expected, dim=0).item(), 0.99)
+        model = tiny_model()
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs, found = outputs_and_gradients(model, batch)
+        self.assertEqual(outputs.loss.dtype, torch.float32)
+        torch.testing.assert_close(outputs.loss, loss, rtol=0.02, atol=0.02)
+        flat, flat_expected = (
+            torch.cat([gradient.flatten() for gradient in each.values()]) for each in (found, expected)
+        )
+        self.assertGreater(torch.cosine_similarity(flat, flat_expected, dim=0).item(), 0.99)
 
-    @parameterized.parameters(
-        *(("depth", "sdpa", "aot_eager"), ("umt5", "sdpa", "eager")),
-    )
-    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, kind, attn_implementation, backend):
+    @parameterized.parameters(("depth", "aot_eager"), ("umt5", "eager"))
+    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, kind, backend):
         torch.compiler.reset()
-        model = model_of(kind, attn_implementation, num_layers=1).train()  # each layer is traced
+        model = model_of(kind, num_layers=1).train()  # each layer is traced
         batch = random_batch(16)
         outputs, expected = outputs_and_gradients(model, batch)
         compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)

@@ -8,7 +8,6 @@ from tiny_models import (
     MODELS,
     SENTENCE_TOKENS,
     captured_masks,
-    dense_mask,
     gradients,
     model_of,
     outputs_and_gradients,
@@ -67,57 +66,6 @@ def places(examples, part: int, rows=ROWS):
             yield i, number, slice(start, start := start + len(examples[i][part]))
 
 
-def packed_oracle(config, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """One entry at a time: (B, Q, K) booleans for each of the three attentions. Padding attends to all."""
-    sources, targets = batch["input_ids"].tolist(), batch["decoder_input_ids"].tolist()
-    masks = {"encoder": [], "decoder": [], "cross": []}
-
-    def number(row, segments, place):  # of the sentence that a token belongs to, in its segment
-        own = [i for i, segment in enumerate(segments) if segment == segments[place]]
-        sentences = [i for i in own if row[i] in SENTENCE_TOKENS]
-        return sum(i <= place or (i == sentences[0] == place + 1) for i in sentences)
-
-    for source, target, keys, queries in zip(
-        sources, targets, batch["encoder_segment_ids"].tolist(), batch["decoder_segment_ids"].tolist(), strict=True
-    ):
-        for mask in masks.values():
-            mask.append([])
-        for q, query in enumerate(source):
-            confined = config.hierarchical_encoder_mask and query in SENTENCE_TOKENS
-            masks["encoder"][-1].append(
-                [
-                    keys[k] != 0
-                    and keys[q] in (0, keys[k])
-                    and (not confined or number(source, keys, k) == number(source, keys, q))
-                    for k in range(len(source))
-                ]
-            )
-        for q, query in enumerate(target):
-            is_sentence = query in SENTENCE_TOKENS
-            confined = config.hierarchical_decoder_mask and is_sentence
-            masks["decoder"][-1].append(
-                [
-                    k <= q and queries[q] in (0, queries[k]) and (not confined or target[k] in SENTENCE_TOKENS)
-                    for k in range(len(target))
-                ]
-            )
-            confined = (
-                config.hierarchical_cross_mask
-                and is_sentence
-                and any(
-                    token in SENTENCE_TOKENS and segment == queries[q]
-                    for token, segment in zip(source, keys, strict=True)
-                )
-            )
-            masks["cross"][-1].append(
-                [
-                    keys[k] != 0 and queries[q] in (0, keys[k]) and (not confined or source[k] in SENTENCE_TOKENS)
-                    for k in range(len(source))
-                ]
-            )
-    return {kind: torch.tensor(mask) for kind, mask in masks.items()}
-
-
 class PackedRowTest(parameterized.TestCase):
     @parameterized.product(attn_implementation=IMPLEMENTATIONS, kind=list(MODELS))
     def test_loss_logits_and_gradients_are_those_of_separate_rows(self, attn_implementation, kind):
@@ -135,18 +83,6 @@ class PackedRowTest(parameterized.TestCase):
             torch.testing.assert_close(found.token_losses[row, place], expected.token_losses[i, :length])
         for name, gradient in expected_gradients.items():
             torch.testing.assert_close(found_gradients[name], gradient, rtol=1e-5, atol=1e-5, msg=name)
-
-    @parameterized.product(attn_implementation=IMPLEMENTATIONS, switched_off=(None, *SWITCHES))
-    def test_masks_equal_a_slow_oracle(self, attn_implementation, switched_off):
-        switches = {} if switched_off is None else {switched_off: False}
-        model = tiny_model(attn_implementation=attn_implementation, **switches)
-        for seed in range(8):
-            batch = packed_batch(random_examples(seed))
-            batch["decoder_input_ids"] = batch.pop("labels").clamp(min=0)
-            with torch.no_grad(), captured_masks(model) as masks:
-                model(**batch)
-            for kind, expected in packed_oracle(model.config, batch).items():
-                torch.testing.assert_close(dense_mask(masks[kind][0], kind, *expected.shape), expected, msg=kind)
 
     @parameterized.product(kind=("depth", "umt5"))
     def test_another_text_in_one_example_leaves_all_others_unchanged(self, kind):

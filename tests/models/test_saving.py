@@ -66,16 +66,9 @@ class ConfigTest(CheckpointTestCase):
             self.assertEqual(getattr(again, name), value)
         self.assertEqual(again.scale_decoder_outputs, again.tie_word_embeddings)
 
-    @parameterized.product(tie_word_embeddings=(True, False, None), scale_decoder_outputs=(True, False, None))
-    def test_either_of_two_flags_says_that_the_head_is_untied(self, **flags):
-        config = DepthConfig(**{name: value for name, value in flags.items() if value is not None})
-        tied = False not in flags.values()
-        self.assertEqual((config.tie_word_embeddings, config.scale_decoder_outputs), (tied, tied))
-
     @parameterized.parameters(
         {"first_sentence_token_id": VOCAB_SIZE - 5, "eosen_token_id": 4},
         {"first_sentence_token_id": 40, "eosen_token_id": VOCAB_SIZE},
-        {"first_sentence_token_id": -1},
         {"eosen_token_id": 45},  # of a sentence token
     )
     def test_ids_that_have_no_rows_of_their_own_are_refused(self, **changes):
