@@ -1,8 +1,8 @@
 """The flags of the pre-training script: which text, and which objective."""
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,12 +102,7 @@ class CorpusArguments:
         check_ranges(self, CORPUS_RANGES)
         if self.preprocessing_only and self.tokenized_dataset_dir is None:
             raise UserError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
-        if self.streaming and self.tokenized_dataset_dir is not None:
-            logger.warning("`--streaming` is left out: shards are map-style data, which a run copies nowhere.")
-            self.streaming = False
-        for name in ("dataset_config_name", "dataset_revision"):
-            if getattr(self, name) is not None and self.dataset_name is None:
-                raise UserError(f"`--{name}` is for `--dataset_name`, which is missing.")
+        self.streaming = self.streaming and self.tokenized_dataset_dir is None
         self.mixture = None
         if self.dataset_mixture is not None:
             from ..data.mixture import read_sources
@@ -134,10 +129,10 @@ class CorpusArguments:
 
     def check(self, training_args: "TrainingArguments") -> None:
         """
-        Check a stream, and a preparation, against what the run does with it.
+        Check the flags of the text against what the run does with it.
 
         Raises:
-            `ValueError`: if it is not said how long to train or how much to evaluate on, if several processes would
+            `UserError`: if it is not said how long to train or how much to evaluate on, if several processes would
                 prepare the same shards, or if the run would write over the shards that it trains from.
         """
         if self.preprocessing_only:
@@ -147,28 +142,18 @@ class CorpusArguments:
                     "`--preprocessing_num_workers` processes of its own."
                 )
             return
-        self._check_folders(training_args)
+        folders = (self.tokenized_dataset_dir, training_args.output_dir)
+        if self.tokenized_dataset_dir is not None and len({Path(folder).resolve() for folder in folders}) == 1:
+            raise UserError(
+                f"`--output_dir {training_args.output_dir}` is the folder of `--tokenized_dataset_dir`: the run would "
+                "replace its manifest, without which the shards are lost. Name another `--output_dir`."
+            )
         if self.streaming and training_args.do_train and training_args.max_steps <= 0:
             raise UserError(
                 "`--streaming` reads data whose length is not known: say how long to train by `--max_steps`."
             )
         if self.streaming and training_args.do_eval and self.max_eval_samples is None:
             raise UserError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
-
-    def _check_folders(self, training_args: "TrainingArguments") -> None:
-        if self.tokenized_dataset_dir is None:
-            return
-        shards, output = Path(self.tokenized_dataset_dir).resolve(), Path(training_args.output_dir).resolve()
-        if shards == output:
-            raise UserError(
-                f"`--output_dir {training_args.output_dir}` is the folder of `--tokenized_dataset_dir`: the run would "
-                "replace its manifest, without which the shards are lost. Name another `--output_dir`."
-            )
-        if training_args.push_to_hub and output in shards.parents:
-            raise UserError(
-                f"`--push_to_hub` uploads `--output_dir {training_args.output_dir}` with the shards of "
-                "`--tokenized_dataset_dir` in it. Name another `--output_dir`."
-            )
 
     def for_loading(self) -> dict[str, Any]:
         """The arguments of [`load_corpus`]."""
@@ -182,18 +167,15 @@ class CorpusArguments:
         Args:
             run: what [`describe_run`] says of it, and its checkpoints.
         """
+        from ..data.corpus import described_commit
         from ..data.shards import CONTENT
 
         if self.mixture is None:
-            self.dataset_revision = _commit_to_read(self.dataset_name, self.dataset_revision, run.get(CONTENT))
+            self.dataset_revision = self.dataset_revision or described_commit(run.get(CONTENT), self.dataset_name)
             return
-        self.mixture = [
-            replace(
-                source,
-                revision=_commit_to_read(source.dataset_name, source.revision, run.get(f"{CONTENT} of {source.name}")),
-            )
-            for source in self.mixture
-        ]
+        for place, source in enumerate(self.mixture):
+            commit = described_commit(run.get(f"{CONTENT} of {source.name}"), source.dataset_name)
+            self.mixture[place] = replace(source, revision=source.revision or commit)
 
     @property
     def mixing(self) -> "Mixing | None":
@@ -218,15 +200,16 @@ class CorpusArguments:
 
         common = {name: getattr(self, name) for name in ("validation_split_percentage", "streaming")}
         common["cache_dir"] = cache_dir
-        names = ("dataset_name", "dataset_config_name", "split", "train_file", "validation_file")
+        names = ("dataset_name", "dataset_config_name", "train_file", "validation_file")
         if self.mixture is None:
-            given = {name: getattr(self, name) for name in (*names, "installed_packages") if name != "split"}
+            given = {name: getattr(self, name) for name in (*names, "installed_packages")}
             return describe_documents(**given, **common, revision=self.dataset_revision)
         described: dict[str, Any] = {"mixture_sources": [source.name for source in self.mixture]}
         for source in self.mixture:
-            values = {item.name: getattr(source, item.name) for item in fields(source)}
+            values = asdict(source)
             with naming_source(source.name):
-                values |= describe_documents(**{name: values[name] for name in (*names, "revision")}, **common)
+                given = {name: values[name] for name in (*names, "split", "revision")}
+                values |= describe_documents(**given, **common)
             free = ("name", "validation_file", "test_file", "revision")  # the content stands for the revision
             described |= {f"{name} of {source.name}": value for name, value in values.items() if name not in free}
         return described
@@ -270,22 +253,19 @@ class CorpusArguments:
         The shards to train from, `None` if the text is prepared by the run.
 
         Raises:
-            `ValueError`: if they are not complete, or if the text is named as well and is another one.
+            `UserError`: if they are not complete, or if another text is named beside them.
         """
-        from ..data.shards import ShardFolder, differences, revision_advice
+        from ..data.shards import ShardFolder
 
         if self.tokenized_dataset_dir is None:
             return None
         shards = ShardFolder.open(self.tokenized_dataset_dir)
-        if any(getattr(self, name) for name in (*SOURCE_FLAGS, "dataset_mixture")):
-            changed = differences(shards.manifest["text"], json.loads(json.dumps(self.describe_text())))
-            if changed:
-                raise UserError(
-                    f"`--tokenized_dataset_dir {self.tokenized_dataset_dir}` holds another text than the one that is "
-                    f"named beside it: {', '.join(changed)}. Leave out the arguments of the text (those of a file by "
-                    "`--dataset_name null --dataset_config_name null`), or prepare it by `--preprocessing_only`."
-                    f"{revision_advice(changed)}"
-                )
+        is_named = any(getattr(self, name) for name in (*SOURCE_FLAGS, "dataset_mixture"))
+        if is_named and self.source != shards.source:
+            raise UserError(
+                f"`--tokenized_dataset_dir {self.tokenized_dataset_dir}` holds the text {shards.source}, but "
+                f"{self.source} is named beside it: leave it out (`--dataset_name null` if it stands in a file)."
+            )
         return shards
 
     def for_loading_shards(self, training_args: "TrainingArguments") -> dict[str, Any]:
@@ -311,30 +291,25 @@ class CorpusArguments:
         }
 
     def needed_splits(
-        self,
-        corpus: Mapping[str, Any],
-        do_train: bool,
-        do_eval: bool,
-        do_predict: bool,
+        self, corpus: Mapping[str, Any], do_train: bool, do_eval: bool, do_predict: bool
     ) -> dict[str, Any]:
         """
         The splits of a corpus, or of shards, that the steps of a run need.
 
         Raises:
-            `ValueError`: naming the flag, if one of them is missing.
+            `UserError`: naming the flag, if one of them is missing.
         """
-        needed = {
-            "train": (do_train, "`--do_train` needs `--train_file` or `--dataset_name`"),
-            "validation": (
-                do_eval,
-                "name `--validation_file`, or raise `--validation_split_percentage`",
-            ),
-            "test": (do_predict, "`--do_predict` needs `--test_file`"),
+        steps = {"train": do_train, "validation": do_eval, "test": do_predict}
+        remedies = {
+            "train": "`--do_train` needs `--train_file` or `--dataset_name`",
+            "validation": "name `--validation_file`, or raise `--validation_split_percentage`",
+            "test": "`--do_predict` needs `--test_file`",
         }
-        for split, (is_needed, remedy) in needed.items():
-            if is_needed and split not in corpus:
-                raise UserError(f"There are no {split} data: {remedy}.")
-        return {split: corpus[split] for split, (is_needed, _) in needed.items() if is_needed}
+        needed = [split for split, is_needed in steps.items() if is_needed]
+        for split in needed:
+            if split not in corpus:
+                raise UserError(f"There are no {split} data: {remedies[split]}.")
+        return {split: corpus[split] for split in needed}
 
     def training_texts(self, documents: "Documents | DocumentMixture") -> Iterable[str | None]:
         """The texts of documents to train on, of a mixture in its shares; a sequence where their number is known."""
@@ -347,16 +322,6 @@ class CorpusArguments:
         if isinstance(documents, Dataset):
             return documents[self.text_column]
         return (document[self.text_column] for document in documents)
-
-
-def _commit_to_read(dataset_name: str | None, revision: str | None, content: Any) -> str | None:
-    from ..data.corpus import described_commit
-
-    commit = described_commit(content, dataset_name)
-    if revision is not None or commit is None:
-        return revision
-    logger.info(f"{dataset_name} is read as of commit {commit}, with which the run began.")
-    return commit
 
 
 def _described_source(source: Any, revision: str | None, cache_dir: str | None) -> dict[str, Any]:
@@ -418,10 +383,14 @@ class ObjectiveArguments:
         names = dict.fromkeys(name for _, name in OBJECTIVES)
         if self.objective not in names:
             raise UserError(f"`--objective` must be one of {listed(names)}, got {self.objective!r}.")
-        noise = ("mlm_probability", "mean_noise_span_length")
-        check_noise(*(_given(self, name, getattr(DepthObjective, name)) for name in noise))
+        noise = {name: getattr(DepthObjective, name) for name in ("mlm_probability", "mean_noise_span_length")}
+        check_noise(**noise | self._given(noise))
         if self.denoisers is not None:
             self.denoisers = parse_denoisers(self.denoisers)
+
+    def _given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of some flags that are given."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def check(self, model_type: str) -> None:
         """
@@ -431,7 +400,7 @@ class ObjectiveArguments:
             model_type: `"depth"` or `"t5"`.
 
         Raises:
-            `ValueError`: naming the flag.
+            `UserError`: naming the flag.
         """
         from ..data.objectives import OBJECTIVES
 
@@ -439,14 +408,20 @@ class ObjectiveArguments:
         if model_type not in kinds:
             raise UserError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")
         # Others are left aside, so that one file of arguments serves a DEPTH model and its T5 baseline.
-        settings = {item.name for item in fields(OBJECTIVES[model_type, self.objective])}
         for name in ("pmi_vocab_file", "pack_examples"):
-            if getattr(self, name) and name not in settings:
+            if getattr(self, name) and name not in self._settings(model_type):
                 raise UserError(
                     f"`{name}` is not for `--objective {self.objective}` of `--model_type {model_type}`: leave it out."
                 )
-        if self.pmi_vocab_file is not None and not Path(self.pmi_vocab_file).is_file():
-            raise UserError(f"`pmi_vocab_file` {self.pmi_vocab_file}: there is no such file.")
+
+    def _settings(self, model_type: str) -> dict[str, Any]:
+        """The flags that are settings of the objective, with its defaults."""
+        from ..data.objectives import OBJECTIVES
+
+        flags = {item.name for item in fields(self)}
+        return {
+            item.name: item.default for item in fields(OBJECTIVES[model_type, self.objective]) if item.name in flags
+        }
 
     def build(self, model_type: str, tokenizer: "PreTrainedTokenizerBase") -> "Objective":
         """
@@ -457,41 +432,35 @@ class ObjectiveArguments:
             tokenizer: what the model reads; mode tokens of a mixture of denoisers are added to it.
 
         Raises:
-            `ValueError`: if the settings contradict each other or the tokenizer.
+            `UserError`: if the settings contradict each other or the tokenizer.
         """
         from ..data.objectives import OBJECTIVES
         from ..data.tokenization import add_mode_tokens
 
         self.check(model_type)
-        objective = OBJECTIVES[model_type, self.objective]
-        names = {item.name for item in fields(self)} & {item.name for item in fields(objective)}
-        if _given(self, "min_sentences", 1) > 1 and "min_sentences" not in names:
+        settings = self._settings(model_type)
+        if (self.min_sentences or 1) > 1 and "min_sentences" not in settings:
             logger.warning(
                 f"`min_sentences` {self.min_sentences} has no effect with `--model_type {model_type}`: examples "
                 "with fewer sentences are kept."
             )
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if "denoisers" in names and given.get("mode_tokens", objective.mode_tokens):
-            denoisers = given.get("denoisers", objective.denoisers)
-            add_mode_tokens(tokenizer, [denoiser.mode for denoiser in denoisers if denoiser.mode is not None])
-        return objective(tokenizer, **given)
+        given = self._given(settings)
+        settings |= given
+        if settings.get("mode_tokens"):
+            add_mode_tokens(tokenizer, [one.mode for one in settings["denoisers"] if one.mode is not None])
+        return OBJECTIVES[model_type, self.objective](tokenizer, **given)
 
     def describe(self, model_type: str) -> dict[str, Any]:
         """
-        The flags, with the default of the objective for those that are not given: what identifies a run.
+        The settings of the objective, which identify a run.
 
         Args:
             model_type: `"depth"` or `"t5"`.
         """
-        from ..data.objectives import OBJECTIVES
-
-        described = asdict(self)
-        chosen = OBJECTIVES.get((model_type, self.objective))
-        settings = set() if chosen is None else {item.name for item in fields(chosen)}
-        for name, default in _described_defaults().items():
-            default = getattr(chosen, name) if name in settings else default
-            described[name] = _given(self, name, default)
-        return described
+        settings = self._settings(model_type)
+        described = copy(self)
+        vars(described).update(settings | self._given(settings))
+        return {name: value for name, value in asdict(described).items() if name in ("objective", *settings)}
 
     def for_collating(self, training_args: "TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.collator`]."""
@@ -501,20 +470,3 @@ class ObjectiveArguments:
             "padding": "max_length" if is_static else "longest",
             "pad_to_multiple_of": self.pad_to_multiple_of,
         }
-
-
-def _given(arguments: ObjectiveArguments, name: str, default: Any) -> Any:
-    value = getattr(arguments, name)
-    return default if value is None else value
-
-
-def _described_defaults() -> dict[str, Any]:
-    """The settings that are described by their values also where no flag gives them, in which no default is `None`."""
-    from ..data.objectives import DepthObjective, MixtureOfDenoisersObjective, SpanCorruptionObjective
-
-    names = {item.name for item in fields(ObjectiveArguments)} - {"mlm_probability", "denoisers", "metadata_columns"}
-    objectives = (DepthObjective, SpanCorruptionObjective, MixtureOfDenoisersObjective)
-    defaults = {
-        item.name: item.default for objective in objectives for item in fields(objective) if item.name in names
-    }
-    return {name: default for name, default in defaults.items() if default is not None}

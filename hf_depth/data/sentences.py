@@ -175,7 +175,7 @@ def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
     known = sorted(SENTENCEX_LANGUAGES | {"en", LINES})
     if language not in known:
         raise UserError(
-            f"There are no sentence rules for the language {language!r}.{suggestion(language, known, cutoff=0.5)} "
+            f"There are no sentence rules for the language {language!r}.{suggestion(language, known)} "
             f"Known languages: {', '.join(known)}. For another one, take the nearest of them."
         )
     return SentenceSplitter(language)
