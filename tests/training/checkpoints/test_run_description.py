@@ -14,7 +14,7 @@ import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset
 
-from helpers import tiny_tokenizer
+from helpers import TESTS, tiny_tokenizer
 from hf_depth import DepthTrainingArguments, SpanCorruptionObjective
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
