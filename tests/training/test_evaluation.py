@@ -79,11 +79,6 @@ class EvaluationTest(TrainingTestCase):
         self.assertAlmostEqual(metrics["eval_shuffled_fraction"], shuffled / 7)
         self.assertEqual(metrics["eval_tokens_cut"], 0)
 
-    def test_cut_tokens_are_counted(self):
-        run = trainer("depth", self.folder)
-        data = [{**row, "num_cut_tokens": 3} for row in rows(7)]
-        self.assertEqual(run.evaluate(data)["eval_tokens_cut"], 21)
-
     def test_generation_scores_the_order_and_predict_returns_it(self):
         run = trainer("depth", self.folder, predict_with_generate=True, generation_max_length=40)
         metrics = run.evaluate()
@@ -114,15 +109,6 @@ class EvaluationTest(TrainingTestCase):
             self.assertEqual(sum(entry["examples"] for entry in entries), 7)
             exact = sum(entry["correct"] for entry in entries) / 7
             self.assertAlmostEqual(exact, metrics[f"eval_order_exact{prefix}"])
-
-    @parameterized.parameters("", "a")
-    def test_an_evaluation_in_small_batches_or_of_named_data_counts_the_same(self, name):
-        arguments = {"predict_with_generate": True, "constrain_sentence_order": True, "generation_max_length": 30}
-        expected = trainer("depth", self.folder, **arguments)
-        expected.evaluate()
-        run = trainer("depth", self.folder, per_device_eval_batch_size=2, **arguments)
-        run.evaluate({name: rows(7)} if name else None)
-        self.assertEqual(run.unshuffling[f"eval_{name}" if name else "eval"], expected.unshuffling["eval"])
 
     def test_persistent_workers_of_one_data_set_read_no_other(self):
         first, second = rows(7), rows(12)[7:]
@@ -245,18 +231,6 @@ class EvaluationOrderTest(TrainingTestCase):
         np.testing.assert_array_equal(outputs[0].predictions, outputs[1].predictions)
         width = min(output.label_ids.shape[1] for output in outputs)
         np.testing.assert_array_equal(*(output.label_ids[:, :width] for output in outputs))
-
-    def test_metrics_of_the_user_get_the_examples_in_their_order(self):
-        given = []
-        for order in (contextlib.nullcontext(), IN_THEIR_ORDER):
-            arguments = {"predict_with_generate": True, "generation_max_length": 24}
-            run = self.run_of(include_for_metrics=["inputs"], **arguments)
-            run.compute_metrics = lambda evaluated: given.append(evaluated) or {"mine": 1.0}
-            with order:
-                self.assertEqual(run.evaluate()["eval_mine"], 1.0)
-        for name in ("inputs", "label_ids", "predictions"):  # padded by batches, so with 0 or -100
-            values = [np.maximum(getattr(evaluated, name), 0) for evaluated in given]
-            np.testing.assert_array_equal(*values)
 
     def test_two_processes_predict_in_the_order_of_the_examples(self):
         run_in_two_processes(predict, self.folder)

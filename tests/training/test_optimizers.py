@@ -165,15 +165,6 @@ class OptimizersOfTheTrainerTest(TrainingTestCase):
             self.assertTrue(torch.equal(value, expected[name]), name)
             self.assertFalse(torch.equal(value, start[name]), name)
 
-    def test_layer_norms_and_relative_biases_do_not_decay(self):
-        made = trainer("depth", self.folder, optim="adamw_scale", weight_decay=0.1)
-        optimizer = made.create_optimizer()
-        names = {p: name for name, p in made.model.named_parameters()}
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                exempt = any(part in names[p] for part in ("layer_norm", "relative_attention_bias"))
-                self.assertEqual(group["weight_decay"], 0.0 if exempt else 0.1, names[p])
-
     def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else(self):
         made = trainer("depth", self.folder, optim="muon", weight_decay=0.1, optim_args="adamw_lr=0.25")
         optimizer = made.create_optimizer()

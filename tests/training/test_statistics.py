@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from scipy.stats import kendalltau
 
 from hf_depth import DepthConfig
@@ -158,7 +158,3 @@ class StatisticsTest(parameterized.TestCase):
         labels = ids([130, 5, 131, 5, 132, 5, 133, 1])
         statistics = example_statistics(labels, None, labels, torch.zeros(labels.shape), CONFIG, predictions=labels)
         self.assertAlmostEqual(summarize(statistics[0])["sentence_accuracy_chance"], hits / guesses, delta=0.02)
-
-
-if __name__ == "__main__":
-    absltest.main()
