@@ -241,7 +241,7 @@ def chosen_tasks(
         if model_name_or_path and benchmark is None:  # which comes before what the model's folder says
             lacking = f"{model_name_or_path} has no {TASK_CONFIG_FILE}, with which a fine-tuned model names its task. "
         raise UserError(f"{lacking}Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
-    return list({task.full_name: task for task in tasks}.values())  # aliases name a task a second time
+    return list({task.full_name: task for task in tasks}.values())  # "rte" and "glue/rte" are one task
 
 
 def _named_tasks(task_args: TaskArguments) -> "list[TaskSpec]":

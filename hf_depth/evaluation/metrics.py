@@ -29,7 +29,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..suggestions import listed
-from ..tasks.checks import METRIC_ALIASES, METRIC_KINDS
+from ..tasks.checks import METRIC_KINDS
 from ..tasks.spec import UNPARSED
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def register_metric(
         raise UserError(f"`eval_{key}` is what an evaluation reports beside the metrics: choose another `key`.")
     function = partial(_of_evaluate, metric, key) if hasattr(metric, "add_batch") else metric
     found = TaskMetric(key, kind, function, scale, baseline, hub_name)
-    if key in METRIC_ALIASES or (METRICS.get(key, found) != found and not overwrite):
+    if METRICS.get(key, found) != found and not overwrite:
         raise UserError(
             f"There already is another metric {key!r}. Choose another `key`. (`overwrite=True` replaces one of the "
             "same `key`.)"

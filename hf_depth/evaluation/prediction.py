@@ -278,7 +278,5 @@ def _chosen_task(config: TaskConfig, task: TaskSpec | str | None) -> TaskSpec:
         other = get_task(task)
     except ValueError:
         return config.task(task)  # raises
-    if other.full_name in own:  # an alias
-        return config.task(other.full_name)
     logger.warning(f"The model was fine-tuned on {listed(config.task_names)}, and predicts {other.full_name!r}.")
     return other

@@ -9,9 +9,6 @@ from typing import Any
 from ..errors import UserError
 from ..suggestions import listed, suggestion
 
-METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman"}
-METRIC_ALIASES |= {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL", "sacrebleu": "bleu", "chrF": "chrf"}
-
 # What each metric compares: class "ids", "values" or "texts". `register_metric` adds to it.
 METRIC_KINDS: dict[str, str] = {
     **dict.fromkeys(("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation"), "ids"),

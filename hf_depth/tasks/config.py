@@ -28,16 +28,10 @@ class TaskConfig:
 
     Args:
         tasks (`tuple[TaskSpec, ...]`): one or several tasks, with the maximum lengths used in training.
-        sentence_tokens (`bool`): whether the model reads sentence tokens, as DEPTH does.
-        sentence_language (`str`, *optional*, defaults to `"en"`):
-            The language of the texts, see [`get_sentence_splitter`].
+        sentence_tokens, sentence_language: as for [`TaskPreprocessor`].
         prediction_mode, length_normalize_scores, generation_max_length, generation_num_beams (*optional*):
             As for [`TaskTrainingArguments`].
-        loader_options (`Mapping[str, Mapping[str, Any]]`, *optional*):
-            Maps the name of a loader to its options, see [`load_task`].
-
-    Raises:
-        `ValueError`: if there is no task, two tasks have the same name, or the mode is unknown.
+        loader_options (*optional*): maps the name of a loader to its options, see [`load_task`].
 
     >>> import tempfile
     >>> from hf_depth import get_task
@@ -75,9 +69,6 @@ class TaskConfig:
     def task(self, name: str | None = None) -> TaskSpec:
         """
         Return the task with a name such as `"glue/rte"` or, if it is unique, `"rte"`. A single task needs no name.
-
-        Raises:
-            `ValueError`: if no task has that name, or there are several tasks and no name is given.
         """
         found = [task for task in self.tasks if name in (None, task.full_name, task.name)]
         if len(found) == 1:
@@ -118,14 +109,12 @@ class TaskConfig:
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, **hub_arguments: Any) -> "TaskConfig":
         """
-        Read the `task_config.json` of a fine-tuned model.
+        Read the `task_config.json` of a fine-tuned model, a folder or a name on the Hub.
 
-        Args:
-            name_or_path (`str` or `os.PathLike`): the model's folder, or its name on the Hub.
-            hub_arguments: arguments of `cached_file`, such as `revision`, `token`, `cache_dir`, `local_files_only`.
+        `hub_arguments` are those of `cached_file`, such as `revision`, `token`, `cache_dir`, `local_files_only`.
 
         Raises:
-            `ValueError`: if the file is missing (see [`find_task_config`]) or cannot be read.
+            `ValueError`: if the file is missing or cannot be read.
             `OSError`: if the folder or repository does not exist, or the Hub cannot be reached.
         """
         config = find_task_config(name_or_path, **hub_arguments)

@@ -71,10 +71,9 @@ def _as_list(value: Any) -> Any:
 @dataclass
 class TaskDataset(torch.utils.data.Dataset):
     """
-    One split of a task to evaluate on.
+    One split of a task to evaluate on. An item is a prepared example and its `index` in `rows`.
 
-    An item is a prepared example and its `index` in `rows`. An unlabeled example has the target -100. If no example is
-    labeled, the items have no `labels`.
+    An unlabeled example has the target -100. If no example is labeled, the items have no `labels`.
 
     Args:
         spec (`TaskSpec`): the task.
@@ -85,10 +84,6 @@ class TaskDataset(torch.utils.data.Dataset):
             The classes of the training examples. The most frequent one is the majority class.
         config (`TaskConfig`, *optional*):
             How the examples were prepared. [`TaskTrainer`] saves it with the model.
-
-    Raises:
-        `ValueError`: if `prepared` does not belong to `rows`, or their label column is a `ClassLabel` that numbers the
-            classes differently from the task.
 
     >>> from hf_depth import get_task
     >>> from hf_depth.tasks.dataset import TaskDataset

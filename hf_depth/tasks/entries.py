@@ -233,12 +233,3 @@ BENCHMARKS: dict[str, dict[str, Entry]] = {
     "discourse": DISCOURSE,
     "python": PYTHON,
 }
-
-# Other names of benchmarks and tasks.
-BENCHMARK_ALIASES = {
-    GLUE_PATH: "glue",
-    DISCO_EVAL_PATH: "disco_eval",
-    "discoeval": "disco_eval",
-    "ni": "natural_instructions",
-}
-TASK_ALIASES = {"disco_eval": {"PDTB_E": "PDTB-E", "PDTB_I": "PDTB-I"}}

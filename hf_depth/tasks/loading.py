@@ -102,23 +102,18 @@ def load_task(
         files (`TaskFiles`, *optional*):
             Where to read. By default, the task's data set on the Hub. The discourse tasks and
             `python/module_of_passage` then use Python's documentation.
-        options (`Mapping` or a dataclass, *optional*):
-            The loader's options: `DiscourseOptions` or `NaturalInstructionsOptions`, or their fields as a mapping.
-        split_seed (`int`, *optional*, defaults to 42):
-            The seed of the loader's random choices, such as which documents are in which split.
+        options (`Mapping` or a dataclass, *optional*): the loader's options, such as `DiscourseOptions`.
+        split_seed (`int`, *optional*, defaults to 42): the seed of the loader's random choices.
         length (`Callable[[str], int]`, *optional*):
             Counts the tokens of a text, see `TaskPreprocessor.length`. Some loaders leave out what does not fit.
         file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
 
     Returns:
-        `dict[str, Dataset]`: maps the name of each split to its examples. Most loaders return the text columns, the
-        label column and `idx`, see [`tasks.rows.check_rows`].
+        `dict[str, Dataset]`: maps the name of each split to its examples, see [`tasks.rows.check_rows`].
 
     Raises:
-        `ValueError`: if files cannot be read, columns are missing, texts are empty, labels are unknown, or the loader
-            has no such option. The message names the file and the line or row.
-        `FileNotFoundError`: if a file does not exist.
-        `TypeError`: if an argument is unknown.
+        `ValueError`: if something is wrong with files, columns, texts, labels or options. The message names the file
+            and the line or row.
 
     >>> import pathlib, tempfile
     >>> from hf_depth.tasks.loading import load_task
@@ -207,21 +202,13 @@ def read_new_examples(
     Args:
         examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
             Examples with the text columns of the task or its `column_aliases`. A list of texts is joined. If the task
-            has one text column, an example may be a plain text. A path is a file (json, jsonl, csv, tsv, parquet, or
-            one of these as .gz) or a glob. DiscoEval's published files are read, too. For Natural Instructions, an
-            example may have `input` and fields of its task file, such as `Definition`.
+            has one text column, an example may be a plain text. A path is a file as for training, or a glob. For
+            Natural Instructions, an example may have `input` and fields of its task file, such as `Definition`.
         spec (`TaskSpec`): the task.
-        options (`Mapping` or a dataclass, *optional*): the options of the task's loader, see [`load_task`].
-        length (`Callable[[str], int]`, *optional*):
-            Counts the tokens of a text. Prompts of Natural Instructions leave out what does not fit.
-        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+        options, length, cache_dir: as for [`load_task`].
 
     Returns:
         `dict[str, list[str]]`: the texts of each text column, and `instance` if the examples have it.
-
-    Raises:
-        `ValueError`: if a column is missing or holds no text; names the example and the column.
-        `FileNotFoundError`: if a file does not exist.
 
     >>> from hf_depth import get_task
     >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))

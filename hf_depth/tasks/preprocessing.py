@@ -38,17 +38,12 @@ class TaskPreprocessor:
             Whether the model reads sentence tokens. By default, `True` if the tokenizer has them.
         max_source_length, max_target_length (`int`, *optional*):
             The maximum number of tokens, special tokens included. By default, the values of the task.
-        sentence_language (`str`, *optional*, defaults to `"en"`):
-            The language of the texts, see [`get_sentence_splitter`].
+        sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
         seed (`int`, *optional*, defaults to 42): chooses one of several references as the target.
 
     A call returns these columns: `input_ids` and `labels` (1-D int32 arrays), `num_cut_tokens` (how many tokens of
     input and target were cut off) and `num_cut_target_tokens` (how many of the target). `labels` holds the target and
     `</s>`, or nothing for an unlabeled example.
-
-    Raises:
-        `ValueError`: if a length is too small, the tokenizer cannot write a label, two labels have the same ids, or
-            the tokenizer lacks sentence tokens that are asked for.
 
     >>> import tempfile
     >>> from hf_depth import add_sentence_tokens, get_task

@@ -23,7 +23,7 @@ from ..errors import UserError
 from ..suggestions import listed, suggestion
 from ..yaml_files import UniqueKeyLoader, yaml_problem
 from .checks import FieldError
-from .entries import BENCHMARK_ALIASES, BENCHMARKS, TASK_ALIASES
+from .entries import BENCHMARKS
 from .spec import TaskSpec
 
 CUSTOM_BENCHMARK = "custom"  # for tasks in YAML files that name no benchmark
@@ -41,8 +41,7 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
     Args:
         name (`str`): the name of the task, such as `"rte"`, or with its benchmark `"glue/rte"`.
         benchmark (`str`, *optional*):
-            Needed if several benchmarks have a task of that name. A name on the Hub is accepted, too, such as
-            `"nyu-mll/glue"` for `"glue"`.
+            Needed if several benchmarks have a task of that name.
 
     Returns:
         `TaskSpec`: the task.
@@ -56,24 +55,25 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
     if benchmark is None and "/" in name:
         benchmark, name = name.rsplit("/", 1)
     if benchmark is None:
-        found = [b for b, tasks in DATASET_VALS.items() if TASK_ALIASES.get(b, {}).get(name, name) in tasks]
+        found = [benchmark for benchmark, tasks in DATASET_VALS.items() if name in tasks]
         if len(found) > 1:
             raise UserError(f"Several benchmarks have a task {name!r}: {listed(found)}. Give the `benchmark`, too.")
         if not found:
             everything = [task for tasks in DATASET_VALS.values() for task in tasks]
             raise UserError(f"There is no task {name!r}.{suggestion(name, everything, 'tasks')}{_OF_THE_HUB}")
         benchmark = found[0]
-    benchmark = _benchmark(benchmark)
-    tasks = DATASET_VALS[benchmark]
-    name = TASK_ALIASES.get(benchmark, {}).get(name, name)
+    tasks = task_names(benchmark)
     if name not in tasks:
         raise UserError(f"The benchmark {benchmark!r} has no task {name!r}.{suggestion(name, tasks, 'tasks')}")
-    return as_task(tasks[name], benchmark, name)
+    return as_task(DATASET_VALS[benchmark][name], benchmark, name)
 
 
 def task_names(benchmark: str) -> list[str]:
     """Return the names of the tasks of a benchmark."""
-    return list(DATASET_VALS[_benchmark(benchmark)])
+    if benchmark not in DATASET_VALS:
+        near = suggestion(benchmark, DATASET_VALS, "benchmarks")
+        raise UserError(f"There is no benchmark {benchmark!r}.{near}{_OF_THE_HUB}")
+    return list(DATASET_VALS[benchmark])
 
 
 def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, name: str | None = None) -> TaskSpec:
@@ -188,14 +188,6 @@ def _entries_of(content: Any) -> list[dict[str, Any]]:
     if not entries or not all(isinstance(entry, dict) and entry for entry in entries):
         raise UserError("expected a task or several, with the fields `name`, `text_column_name`, `prefix`, `labels`.")
     return entries
-
-
-def _benchmark(name: str) -> str:
-    benchmark = BENCHMARK_ALIASES.get(name, name)
-    if benchmark not in DATASET_VALS:
-        near = suggestion(name, DATASET_VALS, "benchmarks")
-        raise UserError(f"There is no benchmark {name!r}.{near}{_OF_THE_HUB}")
-    return benchmark
 
 
 for _benchmark_name, _entries in BENCHMARKS.items():

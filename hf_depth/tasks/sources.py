@@ -51,17 +51,14 @@ class TaskFiles:
 
     Args:
         train_file, validation_file, test_file (`str` or `Sequence[str]`, *optional*):
-            Files or globs: json, jsonl, csv, tsv, parquet, or one of these as .gz. They have the columns of the task
-            or its `column_aliases`. DiscoEval's published files are read, too. For discourse tasks, the files hold
+            Files or globs: json, jsonl, csv, tsv, parquet, or text as .gz. They have the columns of the task or its
+            `column_aliases`. DiscoEval's published files are read, too. For discourse tasks, the files hold
             documents. If a task has several validation or test splits, the file is the first of them.
         dataset_dir (`str` or `os.PathLike`, *optional*):
             A folder with files called `train`, `validation` (or `valid`, `dev`, `val`), `test`, `validation_matched`
             and so on, or with a folder for each task. The folders of GLUE (`RTE/dev.tsv`), DiscoEval
             (`SP/arxiv/valid.txt`) and the Hub (`rte/train-00000-of-00001.parquet`) are known.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
-
-    Raises:
-        `ValueError`: if an argument is an empty list or an empty text.
 
     >>> files = TaskFiles(train_file="train.jsonl", dataset_dir="glue")
     >>> files.are_named, TaskFiles(cache_dir="cache").are_named

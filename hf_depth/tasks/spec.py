@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from ..errors import UserError
 from ..suggestions import listed, suggestion
-from .checks import METRIC_ALIASES, UNLABELED_TEXTS, check_task
+from .checks import UNLABELED_TEXTS, check_task
 
 Example = Mapping[str, Any]
 
@@ -119,12 +119,11 @@ class TaskSpec:
             labels = {whole_number(key): text for key, text in self.labels.items()}
             if None not in labels:  # else `check_task` says what is wrong
                 self._set("labels", {number: labels[number] for number in sorted(labels) if number != UNLABELED})
-        metrics = tuple(METRIC_ALIASES.get(name, name) for name in self.metric_names)
-        optimized = METRIC_ALIASES.get(self.metric_to_optimize, self.metric_to_optimize)
+        optimized = self.metric_to_optimize
         usual = ("rougeL", "exact_match")
         if self.labels is not None:
             usual = ("accuracy",) if self.label_step is None else ("pearson", "spearman")
-        self._set("metric_names", metrics or ((optimized,) if optimized else usual))
+        self._set("metric_names", self.metric_names or ((optimized,) if optimized else usual))
         self._set("metric_to_optimize", optimized or self.metric_names[0])
         usual_features = "product" if len(self.text_column_name) == 2 else "concatenation"
         self._set("probe_features", self.probe_features or usual_features)

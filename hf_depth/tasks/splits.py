@@ -1,7 +1,7 @@
 """[`TaskSplits`], which loads, limits, prepares and mixes the data of one or several tasks."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -35,19 +35,14 @@ class LoadedTask:
     """
     The splits of one task.
 
-    Attributes:
-        spec (`TaskSpec`): the task.
-        examples (`dict[str, Dataset]`): the examples of each split, with the columns of the task.
-        prepared (`dict[str, Dataset]`): the same examples as token ids, after [`TaskSplits.prepare`].
-        load (`Callable`, *optional*): loads the examples, if the loader counts tokens to choose what fits.
-        counted_with (`tuple`, *optional*): the tokenizer and `sentence_tokens` that counted them.
+    `examples` have the columns of the task. `prepared` are the same as token ids, after [`TaskSplits.prepare`].
     """
 
     spec: TaskSpec
     examples: dict[str, Dataset]
     prepared: dict[str, Dataset] = field(default_factory=dict)
-    load: Callable[..., dict[str, Dataset]] | None = None
-    counted_with: tuple | None = None
+    load: Callable[..., dict[str, Dataset]] | None = None  # loads them again, if the loader counts tokens
+    counted_with: tuple | None = None  # the tokenizer and `sentence_tokens` that counted them
 
     def dataset(self, split: str, config: TaskConfig | None = None) -> TaskDataset:
         """Return a prepared split to evaluate on; `config` says how it was prepared."""
@@ -185,41 +180,40 @@ class TaskSplits:
         """
         files = replace(files or TaskFiles(), **file_arguments)
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
-        tested = [_with_lengths(task, lengths) for task in _as_specs(tasks)]
-        trained = [_with_lengths(task, lengths) for task in training_tasks(tested)]
+        tested = _specs(tasks, lengths)
+        trained = _specs(training_tasks(tested), lengths)
         loaded = [*trained, *(task for task in tested if task not in trained)]
-        if do_eval and not any(task.validation_splits for task in trained):
-            raise UserError(
-                f"`do_eval`: there are no `validation_splits` of {listed(task.name for task in trained)}. Name those "
-                "of the data, or leave out `do_eval`."
-            )
         purposes = (
-            _Purpose("do_train", "train_file", do_train, max_train_samples, seed),
-            _Purpose("do_eval", "validation_file", do_eval, max_eval_samples, split_seed),
-            _Purpose("do_predict", "test_file", do_predict, max_predict_samples, split_seed),
+            _Purpose("train", trained, lambda task: (task.train_split,), do_train, max_train_samples, seed),
+            _Purpose("eval", trained, lambda task: task.validation_splits, do_eval, max_eval_samples, split_seed),
+            _Purpose("predict", tested, lambda task: task.test_splits, do_predict, max_predict_samples, split_seed),
         )
-        needed = [_needed_splits(task, task in trained, task in tested, purposes) for task in loaded]
-        own_files = [_files_of(files, task in trained, task in tested) for task in loaded]
-        check_own_files(list(zip(loaded, needed, own_files, strict=True)))
+        plans = []
+        for task in loaded:
+            own = replace(files, **{purpose.file: None for purpose in purposes if task not in purpose.tasks})
+            used = [purpose for purpose in purposes if task in purpose.tasks and purpose.is_wanted is not False]
+            plans.append((task, {split: purpose for purpose in used for split in purpose.splits_of(task)}, own))
+        check_own_files(plans)
         splits = cls([], files, sentence_language, seed, split_seed, main_process_first)
         splits._options = build_options(loaded, options, sentence_language=sentence_language)
-        for task, wanted, own in zip(loaded, needed, own_files, strict=True):
-            if not wanted:
-                continue
-            load = partial(splits._load_task, task, own, wanted)
+        for task, needed, own in plans:
+            load = partial(splits._load_task, task, needed, own)
             counts_tokens = get_loader(task).counts_tokens
-            examples = {} if counts_tokens and tokenizer is not None else load()
-            splits.parts.append(LoadedTask(task, examples, load=load if counts_tokens else None))
-            splits._count_tokens(splits.parts[-1], tokenizer, sentence_tokens)
-        if do_predict and not any(split in part.spec.test_splits for part in splits.parts for split in part.examples):
-            raise UserError("No task has test data: name `test_file`, or leave out `do_predict`.")
+            if needed:
+                examples = {} if counts_tokens and tokenizer is not None else load()
+                splits.parts.append(LoadedTask(task, examples, load=load if counts_tokens else None))
+                splits._count_tokens(splits.parts[-1], tokenizer, sentence_tokens)
+        for purpose in purposes:
+            wanted = {split for task in purpose.tasks for split in purpose.splits_of(task)}
+            if purpose.is_wanted and not any(wanted & part.examples.keys() for part in splits.parts):
+                raise UserError(f"`do_{purpose.name}`: no task has such data. Name `{purpose.file}`, or leave it out.")
         return splits
 
     def _load_task(
         self,
         task: TaskSpec,
-        files: TaskFiles,
         needed: Mapping[str, "_Purpose"],
+        files: TaskFiles,
         length: Callable[[str], int] | None = None,
     ) -> dict[str, Dataset]:
         options = self._options[task.loader]
@@ -227,8 +221,11 @@ class TaskSplits:
             examples = load_task(task, files, options=options, split_seed=self.split_seed, length=length)
         for split, purpose in needed.items():
             if split not in examples and purpose.is_wanted:
-                is_one_of_several = any(needed.get(other) is purpose for other in examples)
-                purpose.report_missing(task, split, examples, is_one_of_several)
+                message = f"Task {task.name!r} has no {split!r} data for `do_{purpose.name}`, only {listed(examples)}"
+                has_another = any(needed.get(other) is purpose for other in examples)
+                if purpose.name != "predict" and not has_another:
+                    raise UserError(f"{message}: name `{purpose.file}`, or leave out `do_{purpose.name}`.")
+                logger.warning(f"{message}.")
         return {split: needed[split].select(examples[split]) for split in needed if split in examples}
 
     def _count_tokens(
@@ -237,8 +234,9 @@ class TaskSplits:
         """Load the examples of a task again if the loader counts tokens, and another tokenizer than before does."""
         counted_with = (tokenizer, sentence_tokens)
         if part.load is not None and tokenizer is not None and part.counted_with != counted_with:
-            length = self._preprocessor(part.spec, tokenizer, sentence_tokens, self.split_seed).length
-            part.examples, part.counted_with = part.load(length=length), counted_with
+            language = self.sentence_language
+            counter = TaskPreprocessor(tokenizer, part.spec, sentence_tokens, sentence_language=language)
+            part.examples, part.counted_with = part.load(length=counter.length), counted_with
 
     @classmethod
     def from_datasets(
@@ -265,8 +263,8 @@ class TaskSplits:
             `TypeError`: if `datasets` does not map names to `datasets.Dataset`.
             `ValueError`: if the task has no such split or label, a column is missing, or a text is empty.
         """
-        (spec,) = _as_specs(task)
-        spec = _with_lengths(spec, {"max_source_length": max_source_length, "max_target_length": max_target_length})
+        lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
+        (spec,) = _specs([task], lengths)
         if not isinstance(datasets, Mapping) or not all(isinstance(rows, Dataset) for rows in datasets.values()):
             raise TypeError(
                 "`datasets` must map the names of splits to data sets that are no streams: `{'train': dataset}`."
@@ -301,17 +299,12 @@ class TaskSplits:
         `statistics` and the log tell how many examples were too long and how many tokens are unknown.
 
         Args:
-            tokenizer (`PreTrainedTokenizerBase`): any T5 tokenizer.
-            sentence_tokens (`bool`, *optional*):
-                Whether the model reads sentence tokens. By default, `True` if the tokenizer has them.
+            tokenizer, sentence_tokens: as for [`TaskPreprocessor`].
             num_proc (`int`, *optional*): the number of processes.
             overwrite_cache (`bool`, *optional*, defaults to `False`): ignore cached results.
 
         Returns:
             `TaskSplits`: itself.
-
-        Raises:
-            `ValueError`: see [`TaskPreprocessor`].
         """
         self._tokenizer = tokenizer
         self.statistics = {}
@@ -319,7 +312,9 @@ class TaskSplits:
             self._count_tokens(part, tokenizer, sentence_tokens)
             for split, examples in part.examples.items():
                 seed = self.seed if split == part.spec.train_split else self.split_seed
-                preprocessor = self._preprocessor(part.spec, tokenizer, sentence_tokens, seed)
+                preprocessor = TaskPreprocessor(
+                    tokenizer, part.spec, sentence_tokens, sentence_language=self.sentence_language, seed=seed
+                )
                 self._sentence_tokens = preprocessor.sentence_tokens
                 name = f"{self._name(part.spec)} {split}"
                 with self._main_process_first(desc=f"preparing {name}"):
@@ -334,12 +329,6 @@ class TaskSplits:
                 logger.warning(f"{self._name(part.spec)}: all training examples have the label {label!r}.")
         return self
 
-    def _preprocessor(
-        self, spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, sentence_tokens: bool | None, seed: int
-    ) -> TaskPreprocessor:
-        language = self.sentence_language
-        return TaskPreprocessor(tokenizer, spec, sentence_tokens, sentence_language=language, seed=seed)
-
     # ---- Data sets --------------------------------------------------------------------------------------------------
 
     def train_dataset(
@@ -349,13 +338,9 @@ class TaskSplits:
         Return the prepared training examples. Several tasks are mixed, see [`mix_tasks`].
 
         Args:
-            mixing_maximum (`int`, *optional*, defaults to 65536): larger tasks count as having this many examples.
-            mixing_temperature (`float`, *optional*, defaults to 1.0):
-                1.0 draws tasks in proportion to their examples. Higher values draw them more evenly.
+            mixing_maximum, mixing_temperature (*optional*): see [`mixing_rates`].
             seed (`int`, *optional*): the seed of the mixture; by default the `seed` of the splits.
 
-        Raises:
-            `ValueError`: if there is no training data, or it is not prepared.
         """
         self._check_prepared()
         trained = [part for part in self.parts if part.spec.train_split in part.prepared]
@@ -425,12 +410,7 @@ class TaskSplits:
         return task.full_name if [other.name for other in self.tasks].count(task.name) > 1 else task.name
 
     def preview(self, number: int = 2) -> str:
-        """
-        Return inputs and targets of the first examples of each task as text, with special tokens.
-
-        Args:
-            number (`int`, *optional*, defaults to 2): the number of examples of each task.
-        """
+        """Return inputs and targets of the first examples of each task as text, with special tokens."""
         self._check_prepared()
         decode = self._tokenizer.decode
         lines = []
@@ -444,18 +424,23 @@ class TaskSplits:
 
 @dataclass(frozen=True)
 class _Purpose:
-    """What splits are for: the arguments that ask for them and name their file, and how many examples to take."""
+    """What splits are for: which tasks have them, whether they are wanted, and how many examples to take."""
 
-    flag: str
-    file: str
+    name: str
+    tasks: Sequence[TaskSpec]
+    splits_of: Callable[[TaskSpec], Sequence[str]]
     is_wanted: bool | None  # `None`: load them if there are any
     limit: int | None
     seed: int
 
     def __post_init__(self):
         if self.limit is not None and self.limit < 1:
-            name = self.flag.removeprefix("do_")
-            raise UserError(f"`max_{name}_samples` must be at least 1, got {self.limit}.")
+            raise UserError(f"`max_{self.name}_samples` must be at least 1, got {self.limit}.")
+
+    @property
+    def file(self) -> str:
+        """The argument that names the files."""
+        return {"train": "train_file", "eval": "validation_file", "predict": "test_file"}[self.name]
 
     def select(self, examples: Dataset) -> Dataset:
         """Return at most `limit` examples: a random subset, in the order of the data."""
@@ -464,46 +449,15 @@ class _Purpose:
         chosen = np.random.default_rng(self.seed).permutation(len(examples))[: self.limit]
         return examples.select(np.sort(chosen))
 
-    def report_missing(self, task: TaskSpec, split: str, examples: Collection[str], may_lack: bool) -> None:
-        """Raise if a required split is missing. Warn only, if it is a test split or one of several."""
-        message = f"Task {task.name!r} has no {split!r} data for `{self.flag}`, only {listed(examples)}"
-        if not may_lack and self.flag != "do_predict":
-            remedy = f"name `{self.file}`, a `dataset_dir` that holds them, or leave out `{self.flag}`"
-            raise UserError(f"{message}: {remedy}.")
-        logger.warning(f"{message}.")
 
-
-def _needed_splits(
-    task: TaskSpec, is_trained: bool, is_tested: bool, purposes: Sequence[_Purpose]
-) -> dict[str, _Purpose]:
-    """Return the splits of a task to load, and the purpose of each."""
-    splits = ((task.train_split,), task.validation_splits, task.test_splits)
-    is_used = (is_trained, is_trained, is_tested)
-    return {
-        split: purpose
-        for purpose, of_purpose, used in zip(purposes, splits, is_used, strict=True)
-        for split in of_purpose
-        if used and purpose.is_wanted is not False
-    }
-
-
-def _as_specs(tasks: TaskSpec | str | Sequence[TaskSpec | str]) -> list[TaskSpec]:
-    tasks = [tasks] if isinstance(tasks, TaskSpec | str) else list(tasks)
-    if not tasks:
-        raise UserError("`tasks` is empty. Name one or several, such as 'glue/rte'.")
+def _specs(tasks: TaskSpec | str | Sequence[TaskSpec | str], lengths: Mapping[str, int | None]) -> list[TaskSpec]:
+    """Return each task once, with other maximum lengths if they are given."""
+    tasks = [tasks] if isinstance(tasks, TaskSpec | str) else tasks
     specs = [get_task(task) if isinstance(task, str) else task for task in tasks]
-    return list({spec.full_name: spec for spec in specs}.values())  # a task may be named twice, or by an alias
-
-
-def _with_lengths(task: TaskSpec, lengths: Mapping[str, int | None]) -> TaskSpec:
-    return replace(task, **{name: length for name, length in lengths.items() if length is not None})
-
-
-def _files_of(files: TaskFiles, in_training: bool, in_prediction: bool) -> TaskFiles:
-    """Return the files of a task that is trained, tested, or both."""
-    unused = [] if in_training else ["train_file", "validation_file"]
-    unused += [] if in_prediction else ["test_file"]
-    return replace(files, **dict.fromkeys(unused))
+    if not specs:
+        raise UserError("`tasks` is empty. Name one or several, such as 'glue/rte'.")
+    lengths = {name: length for name, length in lengths.items() if length is not None}
+    return list({spec.full_name: replace(spec, **lengths) for spec in specs}.values())
 
 
 def _report(name: str, statistics: Mapping[str, int]) -> None:
@@ -530,11 +484,6 @@ def mix_tasks(parts: Sequence[Dataset], seed: int, maximum: int = 65_536, temper
     Mix the training examples of several tasks into one data set. Tasks are drawn at random, see [`mixing_rates`].
 
     The data set ends when every example has occurred at least once. Smaller tasks are repeated.
-
-    Args:
-        parts (`Sequence[Dataset]`): the prepared examples of each task.
-        seed (`int`): the seed of the draws.
-        maximum, temperature: see [`mixing_rates`].
     """
     if len(parts) == 1:
         return parts[0]
@@ -546,11 +495,7 @@ def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float
     """
     Return the probability of drawing each task: in proportion to `min(size, maximum) ** (1 / temperature)`.
 
-    Args:
-        sizes (`Sequence[int]`): the number of examples of each task.
-        maximum (`int`, *optional*, defaults to 65536): larger tasks count as having this many examples.
-        temperature (`float`, *optional*, defaults to 1.0):
-            1.0 draws tasks in proportion to their examples. Higher values draw them more evenly.
+    So a task larger than `maximum` counts as one of that size, and a temperature above 1 draws tasks more evenly.
 
     Source: Raffel et al. (2020), section 3.5.2.
 

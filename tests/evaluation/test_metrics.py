@@ -193,7 +193,6 @@ class RegisterMetricTest(parameterized.TestCase):
     @parameterized.parameters(
         (within_one, None, "numbers", "`kind` among 'ids', 'values', 'texts', got 'within_one' and 'num"),
         (balanced, "score", "ids", "`eval_score` is what an evaluation reports .* choose another `key`"),
-        (balanced, "mcc", "ids", "already is another metric 'mcc'"),
         (balanced, "accuracy", "ids", "already is another metric 'accuracy'"),
     )
     def test_a_name_or_kind_that_cannot_be_is_refused(self, function, key, kind, message):

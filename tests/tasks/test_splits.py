@@ -54,7 +54,7 @@ class LoadTest(SplitsTestCase):
             {"do_train": True, "train_file": None},
             "no 'train' data for `do_train`, only 'validation': name `train_file`",
         ),
-        ({"do_predict": True}, "No task has test data: name `test_file`, or leave out `do_predict`"),
+        ({"do_predict": True}, "`do_predict`: no task has such data. Name `test_file`"),
         ({"max_eval_samples": 0}, "`max_eval_samples` must be at least 1, got 0"),
     )
     def test_splits_that_are_needed_but_missing_are_named(self, arguments, message):

@@ -46,8 +46,7 @@ class DiscourseOptions:
 
     Args:
         text_column (`str`, *optional*, defaults to `"text"`): the column with the documents.
-        sentence_language (`str`, *optional*, defaults to `"en"`):
-            The language of the documents, see [`get_sentence_splitter`].
+        sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
         max_examples_per_document (`int`, *optional*, defaults to 20):
             The maximum number of examples of a document; `None` for no limit. A document gives at least one example
             of every label.
@@ -55,8 +54,6 @@ class DiscourseOptions:
             The share of documents for the test, if there is no test file. If a model was pre-trained on the same
             documents, this must not exceed its `validation_split_percentage`. It has then not read them.
 
-    Raises:
-        `ValueError`: if the language has no sentence rules, or a number is out of range.
     """
 
     text_column: str = "text"

@@ -24,7 +24,8 @@ from ...suggestions import listed
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator
 from ..spec import TaskSpec
 
-MAX_VALIDATION_SHARE = 0.2  # the maximum share of a task's instances for validation
+# Validation takes at most so many instances of a training task, and at most this share of them.
+MAX_VALIDATION_INSTANCES, MAX_VALIDATION_SHARE = 10, 0.2
 NUM_CLOSING_TOKENS = 2  # `<eosen>` (DEPTH only) and `</s>` at the end of an input
 
 # The fields of a task's file that a prompt may show.
@@ -55,11 +56,6 @@ class NaturalInstructionsOptions:
             The maximum number of training instances of a task; `None` for no limit.
         max_num_instances_per_eval_task (`int`, *optional*, defaults to 100):
             The maximum number of test instances of a task: the first ones, as in the official evaluation.
-        max_num_validation_instances_per_task (`int`, *optional*, defaults to 10):
-            The maximum number of validation instances of a training task, never more than a fifth of its instances.
-
-    Raises:
-        `ValueError`: if a number is too small.
     """
 
     add_task_definition: bool = True
@@ -70,7 +66,6 @@ class NaturalInstructionsOptions:
     tk_instruct: bool = False
     max_num_instances_per_task: int | None = 100
     max_num_instances_per_eval_task: int | None = 100
-    max_num_validation_instances_per_task: int | None = 10
 
     def __post_init__(self):
         names = [item.name for item in fields(self)]
@@ -98,18 +93,9 @@ def prompt(
     """
     Return the prompt of an instance, exactly as Tk-Instruct writes it.
 
-    Args:
-        task: the content of a task's file. `"Name"` is its name, for `add_task_name`.
-        instance_input: the `input` of the instance.
-        add_task_definition: begin with the definition of the task.
-        num_pos_examples, num_neg_examples: the numbers of positive and negative examples to show.
-        add_explanation: show why an example is right or wrong.
-        add_task_name: begin with the name of the task.
-        fits: returns whether a prompt is short enough. The first example that does not fit and all later ones are left
-            out.
-
-    Returns:
-        `str`: a text that ends with [`instance_text`].
+    `task` is the content of a task's file, with its `"Name"` for `add_task_name`. `fits` returns whether a prompt is
+    short enough: the first example that does not fit and all later ones are left out. The text ends with
+    [`instance_text`].
 
     >>> example = {"input": "1", "output": "2"}
     >>> task = {"Definition": ["Add one"], "Positive Examples": [example], "Negative Examples": []}
@@ -259,9 +245,7 @@ def _training_instances(
 ) -> dict[str, list[dict]]:
     """Return the instances of a training task for training and for validation."""
     shuffled = [instances[i] for i in named_generator(seed, name).permutation(len(instances))]
-    limit = options.max_num_validation_instances_per_task
-    most = int(MAX_VALIDATION_SHARE * len(instances))
-    num_validation = most if limit is None else min(limit, most)
+    num_validation = min(MAX_VALIDATION_INSTANCES, int(MAX_VALIDATION_SHARE * len(instances)))
     validation, others = shuffled[:num_validation], shuffled[num_validation:]
     inputs = {instance["input"] for instance in validation}
     train = [instance for instance in others if instance["input"] not in inputs]

@@ -26,9 +26,6 @@ class PythonModulesOptions:
         test_split_percentage (`float`, *optional*, defaults to 5):
             The share of documents to test on. If a model was pre-trained on the default corpus, this must not exceed
             its `validation_split_percentage`. It has then not read them.
-
-    Raises:
-        `ValueError`: if the percentage is not between 0 and 90.
     """
 
     test_split_percentage: float = HELD_OUT_PERCENTAGE
