@@ -32,17 +32,6 @@ class TaskConfig:
         prediction_mode, length_normalize_scores, generation_max_length, generation_num_beams (*optional*):
             As for [`TaskTrainingArguments`].
         loader_options (*optional*): maps the name of a loader to its options, see [`load_task`].
-
-    >>> import tempfile
-    >>> from hf_depth import get_task
-    >>> from hf_depth.tasks.config import TaskConfig
-    >>> config = TaskConfig((get_task("glue/rte"),), sentence_tokens=True)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     config.save_pretrained(folder)
-    ...     TaskConfig.from_pretrained(folder) == config
-    True
-    >>> config.to_dict()["prompts"]
-    {'glue/rte': 'rte sentence1: {sentence1} sentence2: {sentence2}'}
     """
 
     tasks: tuple[TaskSpec, ...]

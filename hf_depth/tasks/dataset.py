@@ -84,14 +84,6 @@ class TaskDataset(torch.utils.data.Dataset):
             The classes of the training examples. The most frequent one is the majority class.
         config (`TaskConfig`, *optional*):
             How the examples were prepared. [`TaskTrainer`] saves it with the model.
-
-    >>> from hf_depth import get_task
-    >>> from hf_depth.tasks.dataset import TaskDataset
-    >>> rows = Dataset.from_dict({"sentence1": ["A.", "B."], "sentence2": ["C.", "D."], "label": [0, -1]})
-    >>> ids = {"input_ids": [[5, 1], [6, 7, 1]], "labels": [[8, 1], []], "num_cut_tokens": [0, 0]}
-    >>> dataset = TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))
-    >>> dataset[0]
-    {'input_ids': [5, 1], 'num_cut_tokens': 0, 'index': 0, 'labels': [8, 1]}
     """
 
     spec: TaskSpec

@@ -114,14 +114,6 @@ def load_task(
     Raises:
         `ValueError`: if something is wrong with files, columns, texts, labels or options. The message names the file
             and the line or row.
-
-    >>> import pathlib, tempfile
-    >>> from hf_depth.tasks.loading import load_task
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> file = pathlib.Path(folder.name, "train.jsonl")
-    >>> _ = file.write_text('{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "entailment"}')
-    >>> load_task("glue/rte", train_file=str(file), cache_dir=folder.name)["train"][0]
-    {'sentence1': 'It rains.', 'sentence2': 'It is wet.', 'label': 0, 'idx': 0}
     """
     spec = get_task(task) if isinstance(task, str) else task
     files = replace(files or TaskFiles(), **file_arguments)

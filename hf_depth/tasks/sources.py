@@ -59,12 +59,6 @@ class TaskFiles:
             and so on, or with a folder for each task. The folders of GLUE (`RTE/dev.tsv`), DiscoEval
             (`SP/arxiv/valid.txt`) and the Hub (`rte/train-00000-of-00001.parquet`) are known.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
-
-    >>> files = TaskFiles(train_file="train.jsonl", dataset_dir="glue")
-    >>> files.are_named, TaskFiles(cache_dir="cache").are_named
-    (True, False)
-    >>> files.names
-    {'train_file': 'train.jsonl', 'dataset_dir': 'glue'}
     """
 
     train_file: Files = None

@@ -97,9 +97,8 @@ class TaskPredictorTest(parameterized.TestCase):
             predictor([{"sentence1": "A.", "sentence2": None}])
         with self.assertRaisesRegex(ValueError, "Example 0 must be a dictionary with the columns 'sentence1', 'sent"):
             predictor(["A. B."])
-        for examples in ({"A."}, None):
-            with self.assertRaisesRegex(ValueError, "`examples` must be a list of examples"):
-                predictor(examples)
+        with self.assertRaisesRegex(ValueError, "`examples` must be a list of examples"):
+            predictor({"sentence1": "A.", "sentence2": "B."})
         with self.assertRaisesRegex(ValueError, "got DatasetDict"):
             predictor(DatasetDict(train=Dataset.from_dict({"sentence1": ["A."], "sentence2": ["B."]})))
         with self.assertRaisesRegex(ValueError, "`num_beams`: nothing is generated"):

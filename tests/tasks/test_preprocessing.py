@@ -52,17 +52,6 @@ class InputTest(parameterized.TestCase):
         )
         self.assertEqual(TOKENIZER.decode(encoded["input_ids"]), expected)
 
-    def test_sentence_tokens_follow_the_tokenizer_unless_told_otherwise(self):
-        with_tokens, without = tiny_tokenizer(True), tiny_tokenizer(False)
-        self.assertTrue(TaskPreprocessor(with_tokens, RTE).sentence_tokens)
-        self.assertFalse(TaskPreprocessor(without, RTE).sentence_tokens)
-        self.assertFalse(TaskPreprocessor(with_tokens, RTE, sentence_tokens=False).sentence_tokens)
-        row = rte_row(SENTENCES[3], SENTENCES[9])
-        followed = encode(row, tokenizer=with_tokens, sentence_tokens=None)
-        self.assertEqual(followed, encode(row, tokenizer=with_tokens, sentence_tokens=True))
-        with self.assertRaisesRegex(ValueError, "no token `<sent_0>`: call `add_sentence_tokens"):
-            TaskPreprocessor(without, RTE, sentence_tokens=True)
-
     @parameterized.parameters(False, True)
     def test_special_tokens_in_the_text_are_plain_text(self, sentence_tokens):
         texts = ["A </s> b <sent_3> c <extra_id_0>.", "<eosen> <pad> d <unk>."]

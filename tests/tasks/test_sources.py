@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, DatasetDict
 
 from hf_depth.tasks import sources
 from hf_depth.tasks.loading import load_task
-from hf_depth.tasks.registry import as_task, get_task
+from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.sources import named_generator
 from tiny_tasks import (
     QUESTIONS,
@@ -205,10 +205,6 @@ class HubTest(TaskFilesTestCase):
     def test_without_a_network_the_error_names_the_flags_for_files(self):
         with mock.patch.object(sources, "load_dataset", side_effect=ConnectionError("no route.")):
             self.assert_refused("'nyu-mll/glue', configuration 'rte',.* no route.*`train_file`.*`dataset_dir`", "rte")
-
-    def test_a_task_without_any_data_says_so(self):
-        task = as_task({"text_column_name": "a", "prefix": "", "labels": ["x", "y"]}, "mine", "t")
-        self.assert_refused("'t' names no data set on the Hub .*`train_file`", task)
 
 
 class NamedGeneratorTest(parameterized.TestCase):

@@ -135,11 +135,6 @@ class FromDatasetsTest(parameterized.TestCase):
         self.assertLen(splits.train_dataset(), 4)
         self.assertEqual(splits.eval_dataset().rows.to_list(), rte_rows(2, 1).to_list())
 
-    @parameterized.parameters("torch", "arrow")
-    def test_their_format_does_not_matter(self, kind):
-        splits = TaskSplits.from_datasets("rte", {"train": rte_rows(4).with_format(kind, ["label"])})
-        self.assertEqual(splits.parts[0].examples["train"].to_list(), rte_rows(4).to_list())
-
     @parameterized.parameters(
         ({"dev": rte_rows(2)}, "'glue/rte' has no split 'dev'. The splits are: 'train', 'validation', 'test'"),
         (
@@ -250,13 +245,6 @@ class DataSetsTest(SplitsTestCase):
 
 
 class ReportsTest(SplitsTestCase):
-    def test_a_preview_shows_what_the_model_reads_and_writes(self):
-        splits = self.load_rte().prepare(TOKENIZER)
-        lines = splits.preview(number=2).split("\n")
-        self.assertEqual([line.split(":")[0] for line in lines], ["input", "target", ""] * 2)
-        self.assertIn("<sent_0> rte sentence1: 0: ", lines[0])
-        self.assertRegex(lines[1], "target: (not_)?entailment</s>")
-
     def test_data_of_a_folder_is_not_that_of_the_hub_and_its_path_is_not_told(self):
         rows = {split: rte_rows(2) for split in ("train", "validation", "test")}
         with mock.patch.object(splits_module, "load_task", return_value=rows):
@@ -274,11 +262,6 @@ class MixtureTest(parameterized.TestCase):
     )
     def test_rates(self, sizes, maximum, temperature, expected):
         np.testing.assert_allclose(mixing_rates(sizes, maximum, temperature), expected, rtol=1e-6)
-
-    @parameterized.parameters((0, 1.0, "mixing_maximum"), (10, 0.5, "mixing_temperature"))
-    def test_rates_without_a_meaning_are_refused(self, maximum, temperature, message):
-        with self.assertRaisesRegex(ValueError, message):
-            mixing_rates([1, 2], maximum, temperature)
 
     def test_a_mixture_holds_every_example_in_the_proportions_asked_for(self):
         parts = [Dataset.from_dict({"x": list(range(start, start + n))}) for start, n in ((0, 40), (1000, 400))]

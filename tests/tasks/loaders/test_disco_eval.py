@@ -89,10 +89,6 @@ class DiscoEvalTest(TaskFilesTestCase):
         loaded = self.load("PDTB-E", train_file=self.write("a.jsonl", as_jsonl([row])))["train"]
         self.assertEqual(loaded, [{"sentence_1": "A .", "sentence_2": "B .", "label": 1, "idx": 4}])
 
-    def test_a_json_list_of_lists_is_no_text_with_the_label_before_it(self):
-        path = self.write("a.json", '[["1", "A ."], ["0", "B ."]]')
-        self.assert_refused("`test_file`: .*a.json is a list of lists", "SSPabs", test_file=path)
-
     def test_without_files_the_published_ones_are_downloaded(self):
         def download(path, name, **_):
             return str(self.folder / "data" / path / name)
