@@ -209,7 +209,10 @@ def read_new_examples(
     loader, place = get_loader(spec), "Example"
     options = build_options([spec], options)[spec.loader]
     if isinstance(examples, Mapping):
-        raise UserError("`examples` must be a list of examples, a Dataset, a DataFrame or a file: write `[example]`.")
+        raise UserError(
+            "`examples` must be a list of examples, such as `[example]`, a Dataset, a DataFrame or a file, got "
+            f"{type(examples).__name__}."
+        )
     if isinstance(examples, str | os.PathLike):
         place = f"{os.fspath(examples)}, row (from 0)"
         examples = loader.read_new("examples", [os.fspath(examples)], spec, cache_dir)
