@@ -65,15 +65,7 @@ def _warn_of_lost_epochs(data_collator: Callable[..., Any]) -> None:
 def check_parts(
     model: PreTrainedModel, processing_class: Any, data_collator: Callable[..., Any], constrains_order: bool
 ) -> None:
-    """
-    Raise `ValueError` if model, tokenizer and collator do not fit together.
-
-    Args:
-        model (`PreTrainedModel`): the model without wrappers.
-        processing_class: the tokenizer that is saved with the model, or `None`.
-        data_collator (`Callable`): the collator of an objective, which has its own tokenizer, or any other collator.
-        constrains_order (`bool`): whether generation writes each sentence exactly once.
-    """
+    """Raise `ValueError` if a model without wrappers, its tokenizer and the collator do not fit together."""
     is_depth = has_sentence_tokens(model.config)
     collators = objective_collators(data_collator) or [data_collator]
     tokenizers = (processing_class, *(getattr(collator, "tokenizer", None) for collator in collators))
@@ -100,12 +92,7 @@ def check_parts(
 
 
 def check_packed_rows(model: PreTrainedModel) -> None:
-    """
-    Raise `ValueError` if the model cannot separate the examples of a packed row.
-
-    Args:
-        model (`PreTrainedModel`): the model without wrappers and without PEFT.
-    """
+    """Raise `ValueError` if a model, without wrappers and PEFT, cannot separate the examples of a packed row."""
     if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
         raise UserError(
             f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
@@ -117,13 +104,7 @@ def check_packed_rows(model: PreTrainedModel) -> None:
 
 
 def check_training_examples(trainer: "DepthTrainer", dataset: Any) -> None:
-    """
-    Raise an error if the training examples of a [`TaskTrainer`] do not fit the model.
-
-    Raises:
-        `TypeError`: if the data is for evaluation.
-        `ValueError`: if the examples are not prepared for the model.
-    """
+    """Raise an error if the training examples of a [`TaskTrainer`] do not fit the model."""
     if isinstance(dataset, TaskDataset):
         raise TypeError("`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples.")
     _check_examples(trainer, "train_dataset", dataset)
@@ -132,18 +113,7 @@ def check_training_examples(trainer: "DepthTrainer", dataset: Any) -> None:
 def check_evaluation_data(
     trainer: "DepthTrainer", datasets: EvaluationData, name_of_all: str = "eval_dataset"
 ) -> None:
-    """
-    Raise an error if the evaluation data of a [`TaskTrainer`] does not fit the model.
-
-    Args:
-        trainer (`TaskTrainer`): the trainer, with tokenizer and model.
-        datasets (`TaskDataset` or `Mapping[str, TaskDataset]`): the data to evaluate on.
-        name_of_all (`str`, *optional*): the name of the argument, for errors.
-
-    Raises:
-        `TypeError`: if the data has another class.
-        `ValueError`: if two data sets have the same name, or examples are not prepared for the model.
-    """
+    """Raise an error if the evaluation data of a [`TaskTrainer`] does not fit the model, or two have one name."""
     named = by_name(datasets)
     names_by_key: dict[tuple[str, str, str], str] = {}
     for name, dataset in named.items():

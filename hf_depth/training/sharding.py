@@ -26,13 +26,7 @@ def dividing_engine(args: TrainingArguments) -> str | None:
 
 
 def check_whole_matrices(args: TrainingArguments, engine: str | None) -> None:
-    """
-    Raise `ValueError` if the optimizer needs whole matrices and has only parts.
-
-    Args:
-        args (`TrainingArguments`): with `optim`.
-        engine (`str`, *optional*): what divides the parameters, see [`dividing_engine`].
-    """
+    """Raise `ValueError` if the optimizer needs whole matrices, which an engine divides, see [`dividing_engine`]."""
     if engine is not None and args.optim in NEED_WHOLE_MATRICES:
         name = getattr(args.optim, "value", args.optim)
         raise UserError(
@@ -46,14 +40,7 @@ def check_sharding(
     deepspeed_config: dict[str, Any] | None,
     fsdp_plugin: FullyShardedDataParallelPlugin | None,
 ) -> None:
-    """
-    Raise `ValueError` if another optimizer or schedule would train than asked for, or no whole weights were saved.
-
-    Args:
-        args (`TrainingArguments`): with `optim` and `lr_scheduler_type`.
-        deepspeed_config (`dict`, *optional*): the settings of DeepSpeed, under which parameters are divided.
-        fsdp_plugin (`FullyShardedDataParallelPlugin`, *optional*): those of FSDP, if that divides them.
-    """
+    """Raise `ValueError` if another optimizer or schedule would train than asked for, or no whole model was saved."""
     engine = "DeepSpeed" if deepspeed_config is not None else None if fsdp_plugin is None else "FSDP"
     check_whole_matrices(args, engine)
     if fsdp_plugin is not None and fsdp_plugin.state_dict_type.name != "FULL_STATE_DICT":

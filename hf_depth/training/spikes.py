@@ -165,18 +165,16 @@ class StepMonitor(TrainerCallback):
                     found |= {name: value} | ({f"{name}_limit": limit} if math.isfinite(limit) else {})
             spikes += [(step, found)] if found else []
         if spikes:
-            self._write(spikes[:MOST_WRITTEN])
             step, found = spikes[0]
             what = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
             others = f" {len(spikes) - 1} more until the next log." if len(spikes) > 1 else ""
             # A gradient is clipped; a loss tells of harm.
             level = logging.WARNING if any("loss" in found for _, found in spikes) else logging.INFO
-            self._tell(f"Spike at step {step.number}: {what}.{others}", level)
+            self._tell(spikes[:MOST_WRITTEN], f"Spike at step {step.number}: {what}.{others}", level)
 
     def _skip(self, loss: float, norm: float) -> None:
         """Leave the optimizer nothing to do, and take the step out of all means; the schedule goes on."""
         trainer, step, most = self.trainer, self.step, self.trainer.args.skip_bad_batches
-        self._write([(step, {"loss": loss, "grad_norm": norm, "skipped": self.num_skipped < most})])
         what = f"Step {step.number}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
         if self.num_skipped == most:
             raise FloatingPointError(
@@ -184,7 +182,8 @@ class StepMonitor(TrainerCallback):
                 "`--warmup_steps` or clip by `--max_grad_norm`."
             )
         self.num_skipped += 1
-        self._tell(f"{what}. Its batch is skipped, {self.num_skipped} of at most {most}.", logging.WARNING)
+        message = f"{what}. Its batch is skipped, {self.num_skipped} of at most {most}."
+        self._tell([(step, {"loss": loss, "grad_norm": norm, "skipped": True})], message, logging.WARNING)
         trainer.optimizer.zero_grad()
         loss_before, forget_statistics = self.before
         trainer._tr_loss.copy_(loss_before)
@@ -193,12 +192,8 @@ class StepMonitor(TrainerCallback):
         trainer._globalstep_last_logged += 1
         trainer.totals.first_step += 1
 
-    def _tell(self, message: str, level: int) -> None:
-        if self.trainer.is_world_process_zero():
-            logger.log(level, f"{message} Examples: {Path(self.trainer.args.output_dir, SPIKES_FILE)}")
-
-    def _write(self, found: Sequence[tuple[Step, dict[str, Any]]]) -> None:
-        """Add a line for each of the steps to `spikes.jsonl`, with what each process has read for it."""
+    def _tell(self, found: Sequence[tuple[Step, dict[str, Any]]], message: str, level: int) -> None:
+        """Log a message, and add a line for each step to `spikes.jsonl`, with what each process has read for it."""
         of_processes = gather_object([[self._examples(step) for step, _ in found]])
         if not self.trainer.is_world_process_zero():
             return
@@ -207,6 +202,7 @@ class StepMonitor(TrainerCallback):
         with path.open("a", encoding="utf-8") as file:
             for (step, what), examples in zip(found, zip(*of_processes, strict=True), strict=True):
                 file.write(json.dumps({"step": step.number, **what, "examples": examples}) + "\n")
+        logger.log(level, f"{message} Examples: {path}")
 
     def _examples(self, step: Step) -> dict[str, Any]:
         """Return what this process has read for a step: positions in a stream, or indices of the data set."""
