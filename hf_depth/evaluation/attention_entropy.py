@@ -12,20 +12,13 @@ logger = logging.getLogger(__name__)
 
 # The names of the outputs of any encoder-decoder of transformers, by what is said of them.
 KINDS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
-# Fewer keys leave little to choose from: the short targets of a task, or the first sentence tokens of a document.
-MIN_KEYS = 8
-# Weights of one layer that are held at once; those of all layers are, at 4 bytes each.
-MAX_WEIGHTS = 2**22
+MIN_KEYS = 8  # Fewer leave little to choose from: short targets, or the first sentence tokens of a document.
+MAX_WEIGHTS = 2**22  # of one layer that are held at once; those of all layers are, at 4 bytes each
 SATURATED = 0.1  # below it, a warning
-REMEDY = (
-    "Its attention is nearly one-hot, so that it reads next to nothing of its input, which fine-tuning does not undo. "
-    "T5 does not scale attention scores, and plain AdamW lets them grow without limit: train with `--optim "
-    "adamw_scale`, whose updates are relative to the size of the weights, or with a lower learning rate."
-)
 
 
 @torch.no_grad()
-def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, list[float]]:
+def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, float]:
     """
     The mean entropy of the attention weights of each layer, as a share of the entropy of even weights.
 
@@ -42,19 +35,20 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
             million weights in a layer.
 
     Returns:
-        `dict[str, list[float]]`: for `encoder`, `decoder` and `cross` (decoder to encoder) a share in [0, 1] for each
-        layer. A kind without any query of 8 keys is left out, and one whose weights are not (B, H, Q, K).
+        `dict[str, float]`: in [0, 1] for each layer, such as `attention_entropy_cross_0` (decoder to encoder), and
+        `attention_entropy`, the least of all; NaN if no query has 8 keys. Left out are kinds whose weights are not
+        (B, H, Q, K).
 
     Source: the measure is that of Zhai et al. (2023), "Stabilizing Transformer Training by Preventing Attention
     Entropy Collapse", arXiv 2303.06296, section 3, here divided by its maximum.
 
     >>> from hf_depth import DepthConfig, DepthForConditionalGeneration
-    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
     >>> ids = torch.arange(3, 15)[None]
     >>> entropy = attention_entropy(DepthForConditionalGeneration(config).eval(), {"input_ids": ids, "labels": ids})
-    >>> {kind: [round(layer) for layer in layers] for kind, layers in entropy.items()}
-    {'encoder': [1, 1], 'decoder': [1, 1], 'cross': [1, 1]}
+    >>> {name.removeprefix("attention_entropy"): round(value) for name, value in entropy.items()}
+    {'': 1, '_encoder_0': 1, '_decoder_0': 1, '_cross_0': 1}
     """
     input_ids, labels = batch["input_ids"], batch["labels"]
     longest = max(input_ids.shape[1], labels.shape[1])
@@ -76,16 +70,15 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
         )
     finally:
         model.set_attn_implementation(implementation)
-    found = {}
+    metrics = {}
     for kind, name in KINDS.items():
         queries = is_query["encoder" if kind == "encoder" else "decoder"]
         attentions = [one for one in outputs.get(name) or () if one is not None]
         if not attentions or any(one.dim() != 4 or one.shape[2] != queries.shape[1] for one in attentions):
             continue  # no such layers, as the merged ones of T5Gemma 2, or local blocks, as those of LongT5
-        shares = _shares(attentions, queries)
-        if shares:
-            found[kind] = shares
-    return found
+        for layer, share in enumerate(_shares(attentions, queries)):
+            metrics[f"attention_entropy_{kind}_{layer}"] = share
+    return {"attention_entropy": min(metrics.values(), default=math.nan), **metrics}
 
 
 def _shares(attentions: Sequence[torch.Tensor], is_query: torch.BoolTensor) -> list[float]:
@@ -104,36 +97,15 @@ def _shares(attentions: Sequence[torch.Tensor], is_query: torch.BoolTensor) -> l
     return shares
 
 
-def entropy_metrics(entropy: Mapping[str, list[float]]) -> dict[str, float]:
-    """
-    The same as metrics: `attention_entropy` is the least of all layers.
-
-    >>> entropy_metrics({"encoder": [0.9, 0.8], "cross": [0.7]})
-    {'attention_entropy': 0.7, 'attention_entropy_encoder_0': 0.9, 'attention_entropy_encoder_1': 0.8, \
-'attention_entropy_cross_0': 0.7}
-    """
-    metrics = {
-        f"attention_entropy_{kind}_{layer}": share
-        for kind, layers in entropy.items()
-        for layer, share in enumerate(layers)
-    }
-    return {"attention_entropy": min(metrics.values(), default=math.nan), **metrics}
-
-
 def warn_of_saturation(metrics: Mapping[str, float], step: int) -> bool:
-    """
-    Warn if the attention of a layer is nearly one-hot.
-
-    Args:
-        metrics: from [`entropy_metrics`].
-        step (`int`): of the training.
-
-    Returns:
-        `bool`: whether there was something to warn of.
-    """
+    """Warn if the attention of a layer is nearly one-hot at a step of the training; whether it is."""
     layers = {name: share for name, share in metrics.items() if name != "attention_entropy"}
     name = min(layers, key=layers.get, default=None)
     if name is None or layers[name] >= SATURATED:
         return False
-    logger.warning(f"Step {step}: `{name}` is {layers[name]:.3f}, of at most 1. {REMEDY}")
+    logger.warning(
+        f"Step {step}: `{name}` is {layers[name]:.3f}, of at most 1: the model reads next to nothing of its input, "
+        "which fine-tuning does not undo. T5 does not scale attention scores, and plain AdamW lets them grow without "
+        "limit. Train with `--optim adamw_scale`, or with a lower learning rate."
+    )
     return True

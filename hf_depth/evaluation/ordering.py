@@ -137,9 +137,8 @@ def order_sentences(
     Put the sentences of a document in order by a pre-trained DEPTH model.
 
     The first of `sentences` gets the token `<sent_0>`, and so on. So another order of the same sentences is another
-    input, which can have another result: a model that was trained with `sentence_shuffling_probability` below 1
-    expects that the order it is given is often the right one, and a weak model prefers some sentence tokens whatever
-    they stand for. With `num_arrangements` the model reads the sentences in several orders.
+    input, which can have another result: a model that was trained with `sentence_shuffling_probability` below 1 tends
+    to copy the order that it is given, and a weak model prefers some sentence tokens whatever they stand for.
 
     Args:
         model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model, and its tokenizer.
@@ -149,13 +148,12 @@ def order_sentences(
             1 takes the most probable sentence at each place. With `n!` beams for `n` sentences, the result is the most
             probable order of all.
         num_arrangements (`int`, *optional*, defaults to 1):
-            In how many orders the model reads a document: the one given, and others drawn by `seed`. An order has
-            the mean of its probabilities over them, and the result is the most probable one of those found from each.
-            With `n!` arrangements it is the same in whatever order the sentences are given.
+            In how many orders the model reads a document: the one given, and others drawn by `seed`. The result is
+            the order that is the most probable on average over them, of those found from each. With `n!` arrangements
+            it is the same in whatever order the sentences are given.
         seed (`int`, *optional*, defaults to 42): of the arrangements.
         batch_size (`int`, *optional*, defaults to 32): sequences decoded together, those of all beams counted.
-        max_source_length (`int`, *optional*):
-            The longest input in tokens; by default the tokenizer's `model_max_length`.
+        max_source_length (`int`, *optional*): in tokens; by default the tokenizer's `model_max_length`.
 
     Returns:
         `dict`, or for several documents a list of them: `order`, the indices of the sentences in the order found;
@@ -212,10 +210,9 @@ def score_sentence_orders(
     The log-probability of orders of the sentences of a document, as [`order_sentences`] gives it for the one it finds.
 
     Args:
-        model, tokenizer, num_arrangements, seed, max_source_length: see [`order_sentences`].
         sentences (`Sequence[str]`): those of one document.
         orders (`Sequence[Sequence[int]]`): each has every index of `sentences` once.
-        batch_size (`int`, *optional*, defaults to 32): orders scored together.
+        model, tokenizer, num_arrangements, seed, batch_size, max_source_length: see [`order_sentences`].
 
     Returns:
         `list[float]`: nats. The probabilities of all orders add up to 1.

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -142,8 +142,7 @@ class TaskPredictor:
             device (`str` or `torch.device`, *optional*): by default the first GPU, if there is one.
             dtype (`str` or `torch.dtype`, *optional*, defaults to `torch.float32`):
                 That of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
-            revision (`str`, *optional*), token (`str` or `bool`, *optional*), cache_dir (`str`, *optional*):
-                As for `PreTrainedModel.from_pretrained`.
+            revision, token, cache_dir: as for `PreTrainedModel.from_pretrained`.
             kwargs: further arguments of [`TaskPredictor`], instead of those of the file.
 
         Raises:
@@ -189,12 +188,12 @@ class TaskPredictor:
             generate_kwargs: for `generate()`, such as `num_beams=4`.
 
         Returns:
-            `list[dict]`: for each example, in their order, `text`, what was generated, or with `"score_labels"` the
-            label with the best score; for a task with labels also `label`, the one that `text` is, or `None` if it is
-            none; with `return_scores` also `scores`, the log-probability of each label, with
-            `length_normalize_scores` divided by its number of tokens, and `best_label`, the one with the best score.
-            With `"generate"`, `label` may be another than `best_label`, which a warning counts: `generate()` chooses
-            token by token, and the most probable first token need not begin the most probable label.
+            `list[dict]`: for each example, in their order,
+
+            - `text`: what was generated, or with `"score_labels"` the label with the best score.
+            - `label`: for a task with labels, the one that `text` is, or `None` if it is none.
+            - `scores`, `best_label`: with `return_scores`, the log-probability of each label, and the label with the
+              best one. It may be another than `label`, which a warning counts: `generate()` chooses token by token.
 
         Raises:
             `ValueError`: if an example lacks a column or it holds no text, or free-form predictions are to be scored.
@@ -206,7 +205,13 @@ class TaskPredictor:
         if return_scores and self.label_ids is None:
             raise UserError(f"`return_scores`: the task {self.spec.full_name!r} is free-form, so it has no labels.")
         texts = read_new_examples(examples, self.spec, options=self.loader_options, length=self.preprocessor.length)
-        token_ids = self._prepared(texts)
+        prepared = self.preprocessor(texts)
+        token_ids, num_cut = prepared["input_ids"], [number for number in prepared["num_cut_tokens"] if number]
+        if num_cut:
+            logger.warning(
+                f"{len(num_cut):,} of {len(token_ids):,} examples are longer than "
+                f"{self.preprocessor.max_source_length} tokens and were cut: they lost {sum(num_cut):,} tokens."
+            )
         predictions: list[dict[str, Any]] = [{} for _ in token_ids]
         with evaluating(self.model):
             for places in batches_by_length(token_ids, self.batch_size):
@@ -221,32 +226,15 @@ class TaskPredictor:
             if others:
                 logger.warning(
                     f"{others:,} of {len(predictions):,} generated labels are not those with the best score "
-                    '(`best_label`): `generate()` chooses token by token. `prediction_mode="score_labels"` predicts '
-                    "the best-scored label."
+                    '(`best_label`), which `prediction_mode="score_labels"` predicts.'
                 )
         return predictions
-
-    def _prepared(self, texts: Mapping[str, Sequence[str]]) -> list[np.ndarray]:
-        """The ids of each example; what had to be cut is reported."""
-        prepared = self.preprocessor(texts)
-        num_cut = [number for number in prepared["num_cut_tokens"] if number]
-        if num_cut:
-            logger.warning(
-                f"{len(num_cut):,} of {len(prepared['input_ids']):,} examples are longer than "
-                f"{self.preprocessor.max_source_length} tokens and were cut: they lost {sum(num_cut):,} tokens."
-            )
-        return prepared["input_ids"]
 
     def _predict(self, batch: dict, return_scores: bool, generate_kwargs: dict) -> list[dict[str, Any]]:
         scores_labels = self.prediction_mode == "score_labels"
         if scores_labels or return_scores:
-            scores = score_labels(
-                self.model,
-                batch["input_ids"],
-                batch["attention_mask"],
-                self.label_ids,
-                length_normalized=self.length_normalize_scores,
-            ).tolist()  # (batch_size, num_labels)
+            inputs = (batch["input_ids"], batch["attention_mask"], self.label_ids, self.length_normalize_scores)
+            scores = score_labels(self.model, *inputs).tolist()  # (batch_size, num_labels)
             check_finite_scores(scores, self.model)
             best = [self.labels[int(np.argmax(row))] for row in scores]
         texts = best if scores_labels else self._generate(batch, generate_kwargs)

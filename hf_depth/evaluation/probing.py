@@ -100,7 +100,6 @@ class EmbeddingFeatures:
         self.model, self.tokenizer, self.spec, self.options = model, tokenizer, spec, options
         self.encoder = TextEncoder(tokenizer)
         self.normalizer: Any = None
-        self.num_empty_texts = 0  # so far
 
     def fit_transform(self, rows: Dataset) -> np.ndarray:
         embeddings = self.embed(rows)
@@ -122,7 +121,6 @@ class EmbeddingFeatures:
         embedded = [text for text, ids in zip(texts, self.encoder(texts), strict=True) if ids]
         places = {text: place for place, text in enumerate(embedded)}
         is_embedded = np.array([[text in places for text in example] for example in examples], dtype=bool)  # (N, C)
-        self.num_empty_texts += int((~is_embedded).sum())
         size = self.model.get_encoder().config.get_text_config().hidden_size
         embeddings = np.zeros((*is_embedded.shape, size), dtype=np.float32)
         if self.options.read_together:
@@ -207,9 +205,8 @@ class BagOfWords:
 class Probe:
     """
     A classifier of a task's classes, chosen on validation examples: a logistic regression with the regularization that
-    scores best, or, if the task has `probe_hidden_units`, a network with one hidden layer after the epoch of its
-    training that scores best. `seed` is that of a network, and of the examples that are held out for a task without
-    validation examples.
+    scores best, or, if the task has `probe_hidden_units`, a network with one hidden layer after its best epoch. `seed`
+    is that of a network, and of the examples that are held out for a task without validation examples.
     """
 
     def __init__(self, spec: TaskSpec, featurizer: EmbeddingFeatures | BagOfWords, seed: int = 42):
@@ -218,13 +215,7 @@ class Probe:
         self._features: dict[str, Any] = {}  # of the validation examples, which are perhaps predicted later
 
     def fit(self, train: Dataset, validation: Dataset | None = None) -> "Probe":
-        """
-        Fit on the labeled ones of the training examples. The classifier is chosen on the labeled validation examples;
-        if there are none, on a fifth of the training examples.
-
-        Raises:
-            `ValueError`: if the training examples do not have at least two classes.
-        """
+        """Fit on labeled training examples, and choose on validation examples or, without any, on held-out ones."""
         train = self._labeled(train)
         validation = None if validation is None else self._labeled(validation)
         if not validation:
@@ -317,12 +308,10 @@ class ProbedSplit:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Benchmark, task and split."""
         return self.spec.benchmark, self.spec.name, self.split
 
     @property
     def has_targets(self) -> bool:
-        """Whether an example is labeled."""
         return any(label != UNLABELED for label in self.spec.label_ids(self.rows))
 
 
@@ -344,7 +333,8 @@ def probe_task(
     Args:
         model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model or a T5, and its tokenizer.
         spec (`TaskSpec`): the task, one with classes.
-        train (`Dataset`), validation (`Dataset`, *optional*): see [`Probe.fit`].
+        train (`Dataset`), validation (`Dataset`, *optional*):
+            To fit the classifier, and to choose it. Without validation examples, a fifth of the others is held out.
         evaluated (`Mapping[str, Dataset]`): the examples to predict by the names of their splits.
         options ([`ProbeOptions`], *optional*): how examples are embedded.
         seed (`int`, *optional*, defaults to 42): of the random weights, and of a [`Probe`].
@@ -390,10 +380,6 @@ def probe_task(
             else:
                 found[split].predictions.label_ids = predicted
             found[split].metrics.update(metrics)
-        if not name and featurizer.num_empty_texts:
-            logger.warning(
-                f"{spec.full_name}: {featurizer.num_empty_texts:,} texts have no token: a probe reads zeros."
-            )
     return list(found.values())
 
 

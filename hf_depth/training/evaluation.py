@@ -14,7 +14,7 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput, speed_metrics
 
 from ..errors import UserError
-from ..evaluation.attention_entropy import attention_entropy, entropy_metrics, warn_of_saturation
+from ..evaluation.attention_entropy import attention_entropy, warn_of_saturation
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..tasks.dataset import TaskDataset
 from .inputs import objective_collator
@@ -110,7 +110,7 @@ class EvaluationMetrics:
         self._sums.add(trainer.accelerator.gather_for_metrics(statistics))
         if self._attention is None:
             with trainer.autocast():
-                self._attention = entropy_metrics(attention_entropy(trainer._without_wrappers(trainer.model), inputs))
+                self._attention = attention_entropy(trainer._without_wrappers(trainer.model), inputs)
             if trainer.is_in_train and not self._warned_of_attention and trainer.is_world_process_zero():
                 self._warned_of_attention = warn_of_saturation(self._attention, trainer.state.global_step)
 

@@ -4,7 +4,7 @@ import torch
 from absl.testing import parameterized
 from transformers import BartConfig, BartForConditionalGeneration, T5ForConditionalGeneration
 
-from hf_depth.evaluation.attention_entropy import KINDS, MIN_KEYS, attention_entropy, entropy_metrics
+from hf_depth.evaluation.attention_entropy import KINDS, MIN_KEYS, attention_entropy
 from tiny_models import captured_masks, dense_mask, random_batch, tiny_model, tiny_t5_config
 
 
@@ -27,7 +27,7 @@ class AttentionEntropyTest(parameterized.TestCase):
                     if queries[row, query] and keys >= MIN_KEYS:
                         weights = outputs[name][1][row, :, query]  # (H, K)
                         shares += (-(weights * weights.clamp(min=1e-30).log()).sum(-1) / math.log(keys)).tolist()
-            found = attention_entropy(model, batch)[kind][1]
+            found = attention_entropy(model, batch)[f"attention_entropy_{kind}_1"]
             self.assertAlmostEqual(found, sum(shares) / len(shares), delta=1e-5)
 
     @parameterized.parameters("sdpa", "depth_flex")
@@ -52,10 +52,7 @@ class AttentionEntropyTest(parameterized.TestCase):
             max_position_embeddings=32,
         )
         for model in (T5ForConditionalGeneration(tiny_t5_config()), BartForConditionalGeneration(bart)):
-            self.assertEqual(set(attention_entropy(model.eval(), batch_of())), set(KINDS))
-
-    def test_metrics_name_each_layer_and_the_least(self):
-        metrics = entropy_metrics({"encoder": [0.5, 0.25], "decoder": [0.75]})
-        self.assertEqual(metrics.pop("attention_entropy"), 0.25)
-        self.assertLen(metrics, 3)
-        self.assertTrue(math.isnan(entropy_metrics({})["attention_entropy"]))
+            metrics = attention_entropy(model.eval(), batch_of())
+            self.assertEqual(metrics.pop("attention_entropy"), min(metrics.values()))
+            self.assertEqual({name.split("_")[2] for name in metrics}, set(KINDS))
+            self.assertTrue(math.isnan(attention_entropy(model, batch_of(length=4))["attention_entropy"]))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor
 
-from helpers import SENTENCES, WithoutFloat64, tiny_tokenizer
+from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DataCollatorForDepth, order_sentences, score_sentence_orders
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids, sentinel_token_ids
 from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor
@@ -31,7 +31,7 @@ def all_orders(number: int) -> list[list[int]]:
 
 
 class OrderSentencesTest(parameterized.TestCase):
-    @settings(deadline=None, max_examples=6)
+    @settings(deadline=None, max_examples=4)
     @given(
         seed=st.integers(0, 1000), numbers=st.lists(st.integers(2, 5), min_size=1, max_size=4), beams=st.integers(1, 3)
     )
@@ -46,25 +46,23 @@ class OrderSentencesTest(parameterized.TestCase):
             (score,) = score_sentence_orders(model, TOKENIZER, document, [result["order"]])
             self.assertAlmostEqual(result["log_probability"], score, delta=1e-4)
 
-    @parameterized.parameters({}, {"num_beams": 2}, {"num_arrangements": 3})
-    def test_a_model_with_weights_that_are_not_finite_has_no_order(self, **options):
+    def test_a_model_with_weights_that_are_not_finite_has_no_order(self):
         model = random_model()
         with torch.no_grad():
             model.shared.weight.fill_(float("nan"))
         with self.assertRaisesRegex(FloatingPointError, "an order is not finite. The model.s shared.weight"):
-            order_sentences(model, TOKENIZER, SHORT[:3], **options)
+            order_sentences(model, TOKENIZER, SHORT[:3])
         with self.assertRaisesRegex(FloatingPointError, "an order is not finite. The model.s shared.weight"):
             score_sentence_orders(model, TOKENIZER, SHORT[:3], [[0, 1, 2]])
 
-    @parameterized.parameters(2, 3, 4)
-    def test_the_probabilities_of_all_orders_add_up_to_one(self, number):
+    def test_the_probabilities_of_all_orders_add_up_to_one(self, number=4):
         scores = score_sentence_orders(random_model(), TOKENIZER, SHORT[:number], all_orders(number), batch_size=7)
         self.assertAlmostEqual(sum(map(math.exp, scores)), 1.0, delta=1e-6)
         self.assertGreater(max(scores) - min(scores), 0.1, "all orders are the same to this model")
 
     def test_with_a_beam_for_each_order_the_result_is_the_best_of_all(self):
         greedy_is_worse = 0
-        for seed in range(4):
+        for seed in range(2):
             model = random_model(seed, scale=0.3)
             scores = score_sentence_orders(model, TOKENIZER, SHORT[:4], all_orders(4))
             best = max(scores)
@@ -114,15 +112,6 @@ class OrderSentencesTest(parameterized.TestCase):
         eosen = eosen_token_id(TOKENIZER)
         self.assertEqual(seen, [eosen, first, *texts[0], eosen, second, *texts[1], eosen, TOKENIZER.eos_token_id])
 
-    @parameterized.parameters(1, 2)
-    def test_a_device_needs_no_float64(self, num_beams):
-        model = random_model()
-        expected = order_sentences(model, TOKENIZER, [SHORT[:3]], num_beams=num_beams)
-        scores = score_sentence_orders(model, TOKENIZER, SHORT[:3], [[0, 1, 2]])
-        with WithoutFloat64():
-            self.assertEqual(order_sentences(model, TOKENIZER, [SHORT[:3]], num_beams=num_beams), expected)
-            self.assertEqual(score_sentence_orders(model, TOKENIZER, SHORT[:3], [[0, 1, 2]]), scores)
-
     def test_with_all_arrangements_the_order_given_makes_no_difference(self):
         model = random_model(1)
         alone = [order_sentences(model, TOKENIZER, [SHORT[i] for i in order]) for order in all_orders(3)]
@@ -136,7 +125,6 @@ class OrderSentencesTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (SHORT[:1], "Document 0 has 1 sentence. There must be at least two"),
-        ([SHORT[:2], []], "Document 1 has 0 sentences"),
         (["It rains."] * 21, "21 sentences.* no more than the 20 sentence tokens"),
         (["It rains.", ""], "Sentence 1 of document 0 is empty"),
         ("It rains. It pours.", "must be a list of sentences.*`get_sentence_splitter"),
@@ -223,8 +211,3 @@ class SentenceOrderLogitsProcessorTest(parameterized.TestCase):
             alone = self.generate(model, {name: rows[number : number + 1] for name, rows in batch.items()}, 25)[0]
             self.assertEqual(ids[: len(alone)].tolist(), alone.tolist())
             self.assertEqual(ids[len(alone) :].sum().item(), 0)
-
-    def test_the_cache_makes_no_difference(self):
-        batch, model = self.batch(), random_model()
-        cached, plain = (self.generate(model, batch, 40, use_cache=use) for use in (True, False))
-        self.assertEqual(cached.tolist(), plain.tolist())

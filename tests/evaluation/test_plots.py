@@ -27,7 +27,7 @@ class LossesTest(parameterized.TestCase):
 
 
 class ConfusionMatrixTest(parameterized.TestCase):
-    @parameterized.parameters("rte", "SParxiv", "PDTB-E", "RST", "stsb")
+    @parameterized.parameters("rte", "stsb")
     def test_no_text_is_cut_off_or_written_over_another(self, name):
         spec = get_task(name)
         predicted = np.repeat([*spec.labels, UNPARSED], 888)  # the other rows are as wide as the first
