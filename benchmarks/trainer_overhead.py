@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # read when the tokenizer is first used
@@ -48,19 +49,12 @@ from hf_depth.data.default_corpus import python_reference_documents  # noqa: E40
 
 TINY = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
 TINY_LENGTH, TINY_BATCH = 128, 2
-CLIPPING, RATE = 1.0, 1e-3
+CLIPPING, RATE, LOGGING_STEPS, WARMUP_STEPS = 1.0, 1e-3, 20, 3  # the first steps do not count
 
 
-class ModelInputs:
-    """A collator without what only [`DepthTrainer`] reads."""
-
-    def __init__(self, collator: Collator):
-        self.collator = collator
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        batch = self.collator(examples)
-        batch.pop("num_cut_tokens", None)
-        return batch
+def model_inputs(collator: Collator, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    """A batch without what only [`DepthTrainer`] reads."""
+    return {name: values for name, values in collator(examples).items() if name != "num_cut_tokens"}
 
 
 class BareLoop:
@@ -69,10 +63,10 @@ class BareLoop:
     def __init__(self, model: PreTrainedModel, data: Dataset, collator: Collator, args: argparse.Namespace):
         self.model = model.to(args.device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, fused=True, weight_decay=0.0)
-        self.schedule = get_cosine_schedule_with_warmup(self.optimizer, 0, args.warmup_steps + args.steps)
+        self.schedule = get_cosine_schedule_with_warmup(self.optimizer, 0, WARMUP_STEPS + args.steps)
         self.device, self.bf16 = torch.device(args.device), args.bf16
         settings = {"drop_last": True, "pin_memory": self.device.type == "cuda"}  # as the trainers copy batches
-        self.batches = iter(DataLoader(data, args.batch_size, collate_fn=ModelInputs(collator), **settings))
+        self.batches = iter(DataLoader(data, args.batch_size, collate_fn=partial(model_inputs, collator), **settings))
         self.forward = torch.compile(self.model) if args.torch_compile else self.model
 
     def step(self) -> None:
@@ -88,24 +82,16 @@ class BareLoop:
 
 
 class Alternation(TrainerCallback):
-    """
-    Times each step of a trainer, from the end of the one before, and makes a step of a bare loop after each.
+    """Times each step of a trainer, from the end of the one before, and makes a step of a bare loop after each."""
 
-    Args:
-        bare ([`BareLoop`]): the other side.
-        device (`str`): where both compute.
-        warmup_steps (`int`): first steps that do not count.
-    """
-
-    def __init__(self, bare: BareLoop, device: str, warmup_steps: int):
-        self.bare, self.warmup_steps = bare, warmup_steps
-        self.is_cuda = torch.device(device).type == "cuda"
+    def __init__(self, bare: BareLoop):
+        self.bare = bare
         self.seconds: list[tuple[float, float]] = []  # of the trainer, of the bare loop
         self.ended: float | None = None
 
     def clock(self) -> float:
         """Seconds since some moment, once the device has finished its work."""
-        if not self.is_cuda:
+        if self.bare.device.type != "cuda":
             return time.process_time()
         torch.cuda.synchronize()
         return time.perf_counter()
@@ -115,7 +101,7 @@ class Alternation(TrainerCallback):
         of_trainer = began - (began if self.ended is None else self.ended)
         self.bare.step()
         self.ended = self.clock()
-        if state.global_step > self.warmup_steps:
+        if state.global_step > WARMUP_STEPS:
             self.seconds.append((of_trainer, self.ended - began))
 
 
@@ -126,19 +112,19 @@ def main() -> None:
     tokenizer = add_sentence_tokens(train_tokenizer([each["text"] for each in documents], 2000, allow_fewer=True))
     sizes = {
         "step": (args.steps, args.batch_size, args.max_source_length, {name: getattr(args, name) for name in TINY}),
-        "tiny step": (args.tiny_steps, TINY_BATCH, TINY_LENGTH, TINY),
+        "tiny step": (5 * args.steps, TINY_BATCH, TINY_LENGTH, TINY),
     }
     for title, (steps, batch_size, length, size) in sizes.items():
-        set_seed(args.seed)
+        set_seed(0)
         objective = DepthObjective(tokenizer, length)
         data = objective.prepare(Dataset.from_list(documents))
-        data = data.select([row % len(data) for row in range((args.warmup_steps + steps) * batch_size)])  # one epoch
+        data = data.select([row % len(data) for row in range((WARMUP_STEPS + steps) * batch_size)])  # one epoch
         vocab_size = args.vocab_size if title == "step" else len(tokenizer)
         model = load_model(None, tokenizer, dropout_rate=0.1, vocab_size=max(vocab_size, len(tokenizer)), **size)
         own = argparse.Namespace(**vars(args) | {"steps": steps, "batch_size": batch_size})
         print(
             f"{title}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, {batch_size} x {length} "
-            f"tokens, {steps} steps, a log every {args.logging_steps}, torch {torch.__version__}, {args.device}"
+            f"tokens, {steps} steps, a log every {LOGGING_STEPS}, torch {torch.__version__}, {args.device}"
         )
         print("| trainer | ms per step | bare loop | ratio of medians | of means | overhead (ms) |")
         print("|---|---|---|---|---|---|")
@@ -153,11 +139,11 @@ def measure(
 ) -> list[tuple[float, float]]:
     """Seconds of each step of a trainer and of the bare loop beside it."""
     bare = BareLoop(copy.deepcopy(model), data, copy.deepcopy(collator), args)
-    alternation = Alternation(bare, args.device, args.warmup_steps)
+    alternation = Alternation(bare)
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "output_dir": folder,
-            "max_steps": args.warmup_steps + args.steps,
+            "max_steps": WARMUP_STEPS + args.steps,
             "per_device_train_batch_size": args.batch_size,
             "train_sampling_strategy": "sequential",
             "dataloader_drop_last": True,
@@ -169,7 +155,7 @@ def measure(
             "optim": "adamw_torch_fused",
             "bf16": args.bf16,
             "torch_compile": args.torch_compile,
-            "logging_steps": args.logging_steps,
+            "logging_steps": LOGGING_STEPS,
             "save_strategy": "no",
             "report_to": "none",
             "disable_tqdm": True,
@@ -180,7 +166,9 @@ def measure(
             trainer = DepthTrainer(own, DepthTrainingArguments(**settings), collator, **parts)
         else:
             settings["remove_unused_columns"] = False
-            trainer = Seq2SeqTrainer(own, Seq2SeqTrainingArguments(**settings), ModelInputs(collator), **parts)
+            trainer = Seq2SeqTrainer(
+                own, Seq2SeqTrainingArguments(**settings), partial(model_inputs, collator), **parts
+            )
         trainer.train()
     return alternation.seconds
 
@@ -204,14 +192,10 @@ def parse_args() -> argparse.Namespace:
     for name, value in {"d_model": 256, "d_kv": 64, "d_ff": 512, "num_layers": 4, "num_heads": 4}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--tiny_steps", type=int, default=200)
-    parser.add_argument("--warmup_steps", type=int, default=3)
-    parser.add_argument("--logging_steps", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--torch_compile", action="store_true")
     parser.add_argument("--num_threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 

@@ -40,7 +40,7 @@ COMMANDS = {
     "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
     "trainer_overhead": (
         "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 2100 --max_source_length 64 "
-        "--steps 2 --tiny_steps 2 --warmup_steps 1 --logging_steps 2",
+        "--steps 2",
         "| Seq2SeqTrainer |",
     ),
     "train_step": ("--quick", "First losses and gradients agree."),
