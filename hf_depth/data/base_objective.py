@@ -163,12 +163,7 @@ class Objective(ABC):
                 )
 
     def length_bounds(self) -> LengthBounds:
-        """
-        What says how long examples can be after corruption, for [`PackedPreprocessor`].
-
-        Raises:
-            `ValueError`: if the objective has no such bounds.
-        """
+        """What says how long examples can be after corruption; `ValueError` if the objective has no such bounds."""
         raise UserError(
             f"`packing` is not for the objective {self.name!r} of a {self.model_type} model, which has no "
             "`length_bounds`: leave it out."
@@ -221,7 +216,7 @@ class Objective(ABC):
         The collator that corrupts what [`prepare`] returns.
 
         Args:
-            seed: together with the epoch and the tokens of an example it decides what is drawn for that example.
+            seed: with the epoch and the tokens of an example it decides what is drawn for that example.
             padding: `"longest"`, or `"max_length"` for static shapes.
             pad_to_multiple_of: makes both widths of a batch a multiple of this number.
         """
@@ -255,17 +250,17 @@ class Objective(ABC):
             text_column: the column that holds them.
             max_samples: stop at so many examples (or packed rows).
             num_proc, overwrite_cache, desc: of `datasets.map`, for map-style data.
-            packing: whether to put several examples into one row; by default as the objective says. Data to evaluate
-                on are not packed: give `False`.
+            packing: by default as the objective says. Give `False` for data to evaluate on.
 
         Returns:
             A data set of the same kind with the columns `input_ids`, `num_cut_tokens`, for DEPTH `sentence_lengths`,
-            with PMI masking `unit_lengths`, and with `metadata_columns` those of [`MetadataEncoder`]; map-style data
-            in numpy format, which the collators read fastest. For packed rows see [`PackedPreprocessor`].
+            with PMI
+            masking `unit_lengths`, and those of metadata; map-style data in numpy format, which the collators read
+            fastest.
+            For packed rows see [`PackedPreprocessor`].
 
         Raises:
-            `ValueError`: if the column or one of the metadata is missing or holds something else than text, or if no
-                example is left.
+            `ValueError`: if a column is missing or holds something else than text, or if no example is left.
         """
         if not isinstance(documents, Documents):
             raise UserError(
@@ -335,13 +330,14 @@ class Objective(ABC):
             corpus: splits `train`, `validation`, `test` (or some of them), see [`load_corpus`].
             text_column, num_proc, overwrite_cache: as for [`prepare`].
             max_samples: the most examples of each split, of a mixture from each source.
-            main_process_first: makes the context in which one process prepares before the others, such as
-                `training_args.main_process_first`.
+            main_process_first: makes the context in which one process prepares before the others, such as that of
+                training arguments.
             seed, shuffle_buffer_size, whole_shards: of a stream to train on, see [`ExampleStream`].
 
         Returns:
             The prepared splits, and the [`dataset_statistics`] of those whose length is known, also those of each
-            source of a mixture, such as `"novels train"`.
+            source of a
+            mixture, such as `"novels train"`.
 
         Raises:
             `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
@@ -415,13 +411,7 @@ class Objective(ABC):
         return statistics
 
     def report(self, statistics: Statistics, split: str) -> None:
-        """
-        Log what the preparation made of the documents of a split, and warn of many unknown tokens.
-
-        Args:
-            statistics: from [`dataset_statistics`].
-            split: its name.
-        """
+        """Log the [`dataset_statistics`] of a split, and warn of many unknown tokens."""
         counts = (f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items())
         logger.info(f"{split}: {', '.join(counts)}")
         unknown = statistics.get("unknown_tokens", 0) / max(statistics["tokens"], 1)

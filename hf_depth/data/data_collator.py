@@ -298,8 +298,8 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
     and in what spans, and the input begins with its mode token.
 
     Examples have a column `input_ids`, at least two token ids each, as [`SpanCorruptionPreprocessor`] makes them. If
-    all have [`t5_raw_length`] tokens, nothing is padded. Examples of [`DepthPreprocessor`] are taken as well: their
-    sentences are one text.
+    all have [`t5_raw_length`] tokens, nothing is padded. Of examples of [`DepthPreprocessor`], the sentences are one
+    text.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with `<extra_id_0>`, `<extra_id_1>`, …
@@ -311,20 +311,15 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
             `"max_length"` for the two maximal lengths.
         pad_to_multiple_of (`int`, *optional*): makes both widths a multiple of this number.
         seed (`int`, defaults to 42): with the epoch and an example's tokens it determines what is drawn for it.
-        whole_units (`bool`, defaults to `False`): span corruption masks whole units, words and collocations, whose
-            lengths are the column `unit_lengths`, see [`unit_spans`] and `data.pmi`.
+        whole_units (`bool`, defaults to `False`): span corruption masks whole units, whose lengths are the column
+            `unit_lengths`, see [`unit_spans`] and `data.pmi`.
         packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row of several examples; by
             default those of an example.
-        metadata_probability (`float`, defaults to 0.5): with which the metadata of an example, if it has any, stand
-            before its input.
-        objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"` or `"mixture_of_denoisers"`, which need
-            neither `mlm_probability` nor `mean_noise_span_length`.
+        metadata_probability (`float`, defaults to 0.5): with which the metadata of an example stand before its input.
+        objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"` or `"mixture_of_denoisers"`.
         denoisers (`Sequence[Denoiser]`, defaults to those of UL2): of the mixture, see [`Denoiser`].
-        mode_tokens (`bool`, defaults to `True`): inputs of the mixture begin with the mode token of their denoiser,
-            which the tokenizer must have, see [`add_mode_tokens`].
-
-    Raises:
-        `ValueError`: if an argument is out of range.
+        mode_tokens (`bool`, defaults to `True`): inputs of the mixture begin with a mode token, see
+            [`add_mode_tokens`].
 
     >>> from hf_depth import DataCollatorForT5SpanCorruption, train_tokenizer
     >>> text = "The dog barked at the cat. The cat slept on the mat."
@@ -413,17 +408,12 @@ class DataCollatorForDepth(_CorruptionCollator):
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with sentence tokens, see [`add_sentence_tokens`].
         mlm_probability (`float`, defaults to 0.3): share of the tokens to mask, see [`check_noise`].
-        mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens, at least 1. No span
-            reaches beyond the end of a sentence.
+        mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens. None leaves its
+            sentence.
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples to shuffle.
-        objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"`, which masks nothing: the input has the
-            first sentences, the target their sentence tokens in the true order and then the other sentences, see
-            `corruption.split_depth_prefix`.
-        more: the other arguments of [`DataCollatorForT5SpanCorruption`]. The number of spans is random: an example
-            that can take more tokens than the maximum lengths is an error.
-
-    Raises:
-        `ValueError`: if an argument is out of range, or the tokenizer has no sentence tokens.
+        objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"`, see `corruption.split_depth_prefix`.
+        more: as for [`DataCollatorForT5SpanCorruption`]. The number of spans is random: an example that can take more
+            tokens than the maximum lengths is an error.
 
     >>> from hf_depth import DataCollatorForDepth, add_sentence_tokens, train_tokenizer
     >>> texts = ["The dog barked.", "The cat slept."]

@@ -81,8 +81,7 @@ class Denoiser:
 
     def suffix_lengths(self, num_tokens: Count) -> tuple[np.ndarray, np.ndarray]:
         """
-        The least and the most tokens of a span at the end of an example of `num_tokens`, at least 2: two arrays of the
-        same shape, int64, from 1 to `num_tokens - 1`.
+        The least and the most tokens of a span at the end of an example of `num_tokens`, from 1 to `num_tokens - 1`.
         """
         num_tokens = np.asarray(num_tokens)
         spread = min(self.density, 1 - self.density)

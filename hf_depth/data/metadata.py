@@ -47,15 +47,12 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z
 
 def metadata_prefix(values: Mapping[str, Any]) -> str:
     """
-    What stands before the text of a document with these metadata.
+    What stands before the text of a document with these metadata; empty if there are none.
 
     Args:
         values (`Mapping[str, Any]`): texts, numbers, dates and times, or lists of these, by the names of their
             columns, in the order in which they are to stand. What is `None`, NaN or blank is left out. White space
             becomes single spaces; times are in UTC, and dates where they are midnight.
-
-    Returns:
-        `str`: empty if nothing is left.
 
     Raises:
         `ValueError`: for a value of another type, such as a mapping, naming its column.
@@ -160,7 +157,7 @@ class MetadataEncoder:
     Raises:
         `ValueError`: if `max_length` leaves no room for any text.
 
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked."], vocab_size=300, allow_fewer=True)
     >>> encoder = MetadataEncoder(tokenizer, ["title", "year"])
     >>> columns = encoder({"title": ["Dogs", None], "year": [1903, None]}, [2, 1])
@@ -191,13 +188,8 @@ class MetadataEncoder:
 
     def __call__(self, batch: Mapping[str, Sequence[Any]], num_examples: Sequence[int]) -> dict[str, list]:
         """
-        Args:
-            batch (`Mapping[str, Sequence]`): documents, see [`column_values`].
-            num_examples (`Sequence[int]`): how many examples each document gives. All of them have its metadata.
-
-        Returns:
-            `dict[str, list]`: `metadata_ids` (int32 arrays of shape `(length,)`) and `num_cut_metadata_tokens`, an
-            item of each for each example.
+        `metadata_ids` (int32 arrays) and `num_cut_metadata_tokens`, for each example. `num_examples` are those that
+        each document of the batch gives; all of them have its metadata.
         """
         values = [batch.get(column, repeat(None, len(num_examples))) for column in self.columns]
         prefixes = [metadata_prefix(dict(zip(self.columns, row, strict=True))) for row in zip(*values, strict=True)]

@@ -100,9 +100,6 @@ class ExampleRandom:
     """
     Counter-based random numbers: the i-th number of an example is a hash of its key, the purpose and i.
 
-    Args:
-        keys (`np.ndarray` of shape `(batch_size,)`, uint64): from [`example_keys`].
-
     Source: SplitMix64 of Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators", with one
     stream per key and purpose.
     """
@@ -131,17 +128,8 @@ class ExampleRandom:
 
 def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: int | np.ndarray) -> np.ndarray:
     """
-    One key per example, a hash of seed, epoch and the example's own tokens.
-
-    Two examples with the same tokens get the same noise within an epoch.
-
-    Args:
-        token_ids, lengths: a ragged batch of the tokens of examples, none of them empty.
-        seed (`int`): the seed of the run.
-        epoch (`int` or `np.ndarray` of shape `(batch_size,)`, int64): how often the data set has been read before.
-
-    Returns:
-        `np.ndarray` of shape `(batch_size,)`, uint64.
+    One key per example, a hash of seed, epoch and the example's own tokens: uint64, `(batch_size,)`. Two examples with
+    the same tokens get the same noise within an epoch, which is one number, or int64 of shape `(batch_size,)`.
 
     Source: polynomial hashing (Carter and Wegman, 1979), modulo 2^64 and scrambled.
     """
@@ -183,15 +171,9 @@ def random_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """
     Choose which tokens are masked: kept and masked spans alternate in every example, beginning with a kept one. All
-    ways to do so are equally likely.
+    ways to do so are equally likely. The three counts have the shape `(batch_size,)`; there is at least one span.
 
-    Args:
-        lengths, num_noise, num_spans (`np.ndarray` of shape `(batch_size,)`, int64): tokens, masked tokens and masked
-            spans of each example; at least one span.
-        random ([`ExampleRandom`]): of these examples.
-
-    Returns:
-        The length of each kept span, and of the masked span after it: `(num_spans.sum(),)`, int64, each.
+    Returns the length of each kept span, and of the masked span after it: `(num_spans.sum(),)`, int64, each.
 
     Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code.
     """
@@ -211,17 +193,16 @@ def unit_spans(
 
     Spans grow to the right from units that are drawn, no two of them neighbours: unit by unit, at random speeds, until
     `num_noise` tokens are masked. The first unit is drawn as often as a unit is masked, since no span grows into it;
-    so every place is masked equally often. The unit that would exceed the number is masked with the
-    probability that gives it on average; so an example has less than one unit more or less than `num_noise`. A span
-    begins to touch the next one only when nothing else is left, so that there are `num_spans` of them as long as there
-    are enough units, and never more. With as many spans as tokens to mask, units are drawn one by one.
+    so every place is masked equally often. The unit that would exceed the number is masked with the probability that
+    gives it on average; so an example has less than one unit more or less than `num_noise`. A span begins to touch the
+    next one only when nothing else is left, so that there are `num_spans` of them as long as there are enough units,
+    and never more. With as many spans as tokens to mask, units are drawn one by one.
 
     Args:
-        unit_lengths, num_units (`np.ndarray`, int64): tokens per unit, and units per example.
-        num_noise (`np.ndarray` of shape `(batch_size,)`, int64): tokens to mask, fewer than the example has. At least
-            one unit is masked if it is above 0, and one is kept if there are two.
-        num_spans (`np.ndarray` of shape `(batch_size,)`, int64): the most masked spans per example, at least 1.
-        random ([`ExampleRandom`]): of these examples.
+        unit_lengths, num_units: tokens per unit, and units per example.
+        num_noise (`(batch_size,)`): tokens to mask, fewer than the example has. If above 0, at least one unit is
+            masked, and one is kept if there are two.
+        num_spans (`(batch_size,)`): the most masked spans, at least 1.
 
     Returns:
         Kept and masked tokens of each piece, `(num_pieces.sum(),)`, either of them possibly none; and `num_pieces`,

@@ -138,14 +138,8 @@ def largest_raw_length(
     max_target_length: int | None = None,
 ) -> int:
     """
-    The largest number of tokens before corruption whose input and target fit.
-
-    Args:
-        bounds (`Callable`): of a number of tokens, the largest lengths of input and target; neither falls as it rises.
-        max_source_length, max_target_length (`int`): tokens of both, special tokens included.
-
-    Raises:
-        `ValueError`: if not even two tokens fit.
+    The largest number of tokens before corruption whose input and target fit. `bounds` gives the largest lengths of
+    both for a number of tokens, and does not fall as it rises. `ValueError` if not even two tokens fit.
     """
 
     def is_too_long(num_tokens: int) -> bool:

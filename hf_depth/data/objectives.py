@@ -194,10 +194,7 @@ class DepthObjective(_PMIMasking, _DepthObjective):
     >>> documents = Dataset.from_dict({"text": ["The dog barked. The cat slept.", "It rained. We stayed in."]})
     >>> tokenizer = add_sentence_tokens(train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True))
     >>> objective = DepthObjective(tokenizer, max_source_length=64, sentence_shuffling_probability=1.0)
-    >>> examples = objective.prepare(documents)
-    >>> [int(length) for length in examples[0]["sentence_lengths"]]
-    [15, 14]
-    >>> batch = objective.collator(seed=0)(list(examples))
+    >>> batch = objective.collator(seed=0)(list(objective.prepare(documents)))
     >>> tokenizer.decode(batch["input_ids"][0])
     '<eosen><sent_5> The dog barked<extra_id_74><eosen><sent_6><extra_id_73>The c<extra_id_85>t<extra_id_7><eosen></s>'
     """
@@ -223,17 +220,14 @@ class DepthObjective(_PMIMasking, _DepthObjective):
 class DepthPrefixLMObjective(_DepthObjective):
     """
     Prefix language modelling for DEPTH: a text is cut at a random place between two sentences. The model reads those
-    before, in some examples shuffled; it names them in their true order, and writes those that follow.
-
-    Sentences are not cut, because a sentence token stands for a whole sentence. Nothing is masked.
+    before, in some examples shuffled; it names them in their true order, and writes those that follow. Nothing is
+    masked.
 
     Args:
         tokenizer: with sentence tokens, see [`add_sentence_tokens`].
-        max_source_length, max_target_length (`int`): longest encoder input (512) and target (by default as long) in
-            tokens, special tokens included. Both fit wherever the text is cut.
         min_sentences (`int`, defaults to 1): leave out examples with fewer sentences. Less than 2 stands for 2: one to
             read, and one to write.
-        more: the sentence settings of [`DepthObjective`], and the metadata of [`Objective`].
+        more: lengths and sentence settings of [`DepthObjective`], metadata of [`Objective`].
 
     >>> from datasets import Dataset
     >>> from hf_depth import add_sentence_tokens, train_tokenizer
@@ -272,17 +266,14 @@ class SpanCorruptionObjective(_PMIMasking, _T5Objective):
         max_source_length, max_target_length (`int`): longest encoder input (512) and target in tokens; the target by
             default as long as the longest input needs.
         mlm_probability (`float`, defaults to 0.15): the noise density, the share of the tokens to mask.
-        mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens.
         pack_examples (`bool`, defaults to `False`): join documents, so that all inputs have `max_source_length`
             tokens.
-        pmi_vocab_file (`str`, *optional*): collocations that are masked as a whole, as other words are then, see
-            [`read_pmi_vocabulary`] and [`unit_spans`].
-        more: packing and metadata, see [`Objective`].
+        more: `mean_noise_span_length` and `pmi_vocab_file` of [`DepthObjective`], packing and metadata of
+            [`Objective`].
 
     >>> from hf_depth import SpanCorruptionObjective, train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked at the cat."], vocab_size=300, allow_fewer=True)
-    >>> objective = SpanCorruptionObjective(tokenizer, max_source_length=512)
-    >>> objective.max_target_length  # as for T5
+    >>> SpanCorruptionObjective(tokenizer, max_source_length=512).max_target_length  # as for T5
     114
     """
 
@@ -308,13 +299,8 @@ class SpanCorruptionObjective(_PMIMasking, _T5Objective):
 class PrefixLMObjective(_T5Objective):
     """
     Prefix language modelling (Raffel et al. 2020, section 3.1.2): a text is cut at a random place; the model reads
-    what is before it and writes what follows.
-
-    Args:
-        tokenizer: any T5 tokenizer.
-        max_source_length, max_target_length (`int`): longest encoder input (512) and target (by default as long).
-        pack_examples (`bool`, defaults to `False`): join documents, so that every example is as long as it can be.
-        more: packing and metadata, see [`Objective`].
+    what is before it and writes what follows. Its arguments are those of [`SpanCorruptionObjective`], but for the
+    noise; the target is by default as long as the input.
 
     >>> from datasets import Dataset
     >>> from hf_depth import PrefixLMObjective, train_tokenizer
@@ -348,21 +334,16 @@ class MixtureOfDenoisersObjective(_T5Objective):
 
     Args:
         tokenizer: any T5 tokenizer, with the mode tokens, see [`add_mode_tokens`].
-        max_source_length, max_target_length (`int`): longest encoder input (512) and target in tokens; the target by
-            default as long as the longest input needs. Windows fit into both whatever denoiser is drawn.
         denoisers (`Sequence[Denoiser]`): the mixture, by default that of UL2. Each is a [`Denoiser`], or a mapping or
             YAML text with its arguments.
         mode_tokens (`bool`, defaults to `True`): whether inputs begin with a mode token.
-        pack_examples (`bool`, defaults to `False`): join documents, so that every example is as long as it can be.
-        more: packing and metadata, see [`Objective`].
+        more: as for [`SpanCorruptionObjective`], but for the noise. Windows fit whatever denoiser is drawn.
 
     >>> from datasets import Dataset
     >>> from hf_depth import MixtureOfDenoisersObjective, add_mode_tokens, train_tokenizer
     >>> documents = Dataset.from_dict({"text": ["The dog barked at the cat."]})
     >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
     >>> objective = MixtureOfDenoisersObjective(add_mode_tokens(tokenizer, ["[R]", "[S]", "[X]"]))
-    >>> objective.max_target_length
-    341
     >>> batch = objective.collator()(list(objective.prepare(documents)))
     >>> tokenizer.decode(batch["input_ids"][0]), tokenizer.decode(batch["labels"][0])
     ('[R] The dog barked at the<extra_id_0></s>', '<extra_id_0> cat.</s>')

@@ -124,16 +124,9 @@ def pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, max_source_length: int, max_target_length: int
 ) -> list[np.ndarray]:
     """
-    Put examples into rows: best fit decreasing, the longest example first, each into the row that it fills best.
-
-    Args:
-        source_lengths, target_lengths (`np.ndarray` of shape `(num_examples,)`, int64): tokens of each example, none
-            of which exceeds a row.
-        max_source_length, max_target_length (`int`): most tokens of the sources and of the targets of a row.
-
-    Returns:
-        `list[np.ndarray]`: the indices of the examples of each row, ascending, of shape `(examples_in_row,)`, int64;
-        rows are in the order of their first examples.
+    Put examples into rows: best fit decreasing, the longest example first, each into the row that it fills best. No
+    example exceeds a row. Returns the indices of the examples of each row, ascending, int64; rows are in the order of
+    their first examples.
 
     Source: Johnson (1973), "Near-optimal bin packing algorithms", for one length.
 
@@ -162,24 +155,13 @@ def pack(
 
 
 def examples_per_row(rows: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """
-    How many examples each row of a batch holds: int64, shape `(num_rows,)`; `None` if the rows are not packed.
-
-    >>> examples_per_row([{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2]}]).tolist()
-    [2]
-    """
+    """How many examples each row of a batch holds: int64, `(num_rows,)`; `None` if the rows are not packed."""
     name = "input_ids" + PER_EXAMPLE
     return _lengths([row[name] for row in rows]) if name in rows[0] else None
 
 
 def lengths_per_example(rows: Sequence[Mapping[str, Any]], column: str) -> np.ndarray:
-    """
-    How many items each example has in a column of lists, of packed rows one example after the other: int64, shape
-    `(num_examples,)`.
-
-    >>> lengths_per_example([{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2]}], "input_ids").tolist()
-    [1, 2]
-    """
+    """How many items each example has in a column of lists, also of packed rows: int64, `(num_examples,)`."""
     if column + PER_EXAMPLE not in rows[0]:
         return _lengths([row[column] for row in rows])
     return np.concatenate([row[column + PER_EXAMPLE] for row in rows]).astype(np.int64, copy=False)

@@ -349,17 +349,14 @@ def build_pmi_vocabulary(
     max_counted: int = MAX_COUNTED,
 ) -> list[str]:
     """
-    The collocations of a corpus: of the n-grams of two to five words, those of the highest [`pmi`].
+    The collocations of a corpus, which is read once and not held: of the n-grams of two to five words, those of the
+    highest [`pmi`]. For each length, they are in the order of their PMI; words are in lower case.
 
     Args:
-        texts (`Iterable[str | None]`): the corpus, which is read once and not held.
         size (`int`, defaults to 800,000): the most n-grams of the vocabulary: half of them bigrams, a quarter
             trigrams, an eighth n-grams of four and of five words each, as in the paper.
         min_count (`int`, defaults to 10): leave out n-grams that come less often.
         max_counted (`int`, defaults to 10,000,000): see [`count_ngrams`].
-
-    Returns:
-        `list[str]`: for each length, from two words to five, n-grams in the order of their PMI; words in lower case.
 
     Raises:
         `ValueError`: if the corpus has none.

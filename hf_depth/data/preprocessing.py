@@ -87,10 +87,10 @@ class SpanCorruptionPreprocessor(_Preprocessor):
     """
     Cuts documents into windows of tokens for [`DataCollatorForT5SpanCorruption`].
 
-    Called with a batch of documents, it returns the columns `input_ids` (int32 arrays of shape `(length,)`, 2 to
-    `raw_length` tokens, no special tokens), `num_cut_tokens` (always 0: no sentences are known) and `num_documents`
-    (how many documents begin in the example). No token is lost, but a text of fewer than two tokens gives an example
-    without tokens, which [`prepare_dataset`] counts and drops.
+    Called with a batch of documents, it returns the columns `input_ids` (int32 arrays, 2 to `raw_length` tokens, no
+    special tokens), `num_cut_tokens` (always 0: no sentences are known) and `num_documents` (how many documents begin
+    in the example). No token is lost, but a text of fewer than two tokens gives an example without tokens, which
+    [`prepare_dataset`] counts and drops.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
@@ -99,8 +99,8 @@ class SpanCorruptionPreprocessor(_Preprocessor):
         pack_examples (`bool`, defaults to `False`): join the documents of a batch, with `</s>` between them, before
             they are cut. All windows but the last of a batch are then full, but for a `</s>` at an end, which is left
             out. The windows depend on `batch_size` and `num_proc` of the map. Not with units or metadata.
-        units ([`UnitFinder`], *optional*): finds the units of each window that are masked as a whole. There is then
-            also a column `unit_lengths` (int32 arrays of shape `(num_units,)`: tokens of each unit).
+        units ([`UnitFinder`], *optional*): finds the units of each window that are masked as a whole, whose lengths
+            are the column `unit_lengths`.
         metadata ([`MetadataEncoder`], *optional*): adds its columns to each example.
 
     >>> from hf_depth import train_tokenizer
@@ -187,15 +187,13 @@ class DepthPreprocessor(_Preprocessor):
 
     A document that fits is one window: each corruption of it stays within both maximum lengths, and there are enough
     sentence tokens. Another is cut into groups of equally many sentences, as many as fit on average, and a group that
-    does not fit is halved until its parts do. (So the lengths of the sentences of a window do not show their order, as
-    they would if windows were filled one after the other.) A sentence that does not fit into a window by itself is cut
-    between tokens, and each part is an example of its own. Nothing is lost.
+    does not fit is halved until its parts do. A sentence that does not fit into a window by itself is cut between
+    tokens, and each part is an example of its own. Nothing is lost.
 
-    Called with a batch of documents, it returns the columns `input_ids` (int32 arrays of shape `(length,)`: the tokens
-    of all sentences, no special tokens), `sentence_lengths` (int32 arrays of shape `(num_sentences,)`: tokens of each
-    sentence, at least 1), `num_cut_tokens` (how many of the tokens belong to a sentence that was cut) and
-    `num_documents` (1 for the first example of a document, 0 for the others). A document without tokens gives an
-    example without tokens, which [`prepare_dataset`] counts and drops.
+    Called with a batch of documents, it returns the columns `input_ids` (int32 arrays: the tokens of all sentences, no
+    special tokens), `sentence_lengths` (int32 arrays: tokens of each sentence, at least 1), `num_cut_tokens` (how many
+    of the tokens belong to a sentence that was cut) and `num_documents` (1 for the first example of a document, 0 for
+    the others). A document without tokens gives an example without tokens, which [`prepare_dataset`] counts and drops.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
@@ -208,18 +206,15 @@ class DepthPreprocessor(_Preprocessor):
         text_column, units, metadata: as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence.
 
     Raises:
-        `ValueError`: if no sentence fits into the lengths, a window can have more masked spans than there are
-            sentinels, or the language is unknown.
+        `ValueError`: if no sentence fits into the lengths, or a window can have more masked spans than there are
+            sentinels.
 
     >>> from hf_depth import train_tokenizer
     >>> text = "The dog barked. The cat slept. It rained."
     >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
     >>> preprocessor = DepthPreprocessor(tokenizer, 40, 40, mlm_probability=0.3, mean_noise_span_length=3.0)
-    >>> columns = preprocessor({"text": [text]})
-    >>> [tokenizer.decode(ids) for ids in columns["input_ids"]]
+    >>> [tokenizer.decode(ids) for ids in preprocessor({"text": [text]})["input_ids"]]
     ['The dog barked.', 'The cat slept. It rained.']
-    >>> [lengths.tolist() for lengths in columns["sentence_lengths"]]
-    [[16], [15, 11]]
     """
 
     list_columns: ClassVar[tuple[str, ...]] = ("input_ids", "sentence_lengths")
@@ -349,17 +344,10 @@ def depth_capacities(
     max_unit_length: int = 1,
 ) -> list[int]:
     """
-    How many tokens fit into an example, by its number of sentences.
-
-    Args: as for [`DepthPreprocessor`]; `max_unit_length` is the most tokens of a unit that is masked as a whole.
-
-    Returns:
-        `list[int]`: item `n - 1` is the largest number such that each example of `n` sentences with at most that many
-        tokens fits into both maximum lengths, however it is corrupted. The list ends at `max_sentences`, or before it,
-        where not even one token per sentence fits.
-
-    Raises:
-        `ValueError`: if not even one sentence of one token fits.
+    How many tokens fit into an example, by its number of sentences: item `n - 1` is the largest number such that each
+    example of `n` sentences with at most that many tokens fits into both maximum lengths, however it is corrupted. The
+    list ends at `max_sentences`, or before it, where not even one token per sentence fits; `ValueError` if that is at
+    once.
 
     >>> depth_capacities(64, 64, mlm_probability=0.3, mean_noise_span_length=3.0, max_sentences=3)
     [75, 72, 68]

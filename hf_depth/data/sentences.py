@@ -158,14 +158,7 @@ def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
     is split already, `"lines"` takes each line for a sentence, and knows no other rule.
 
     Blank lines, headings and list items end a sentence whether or not they end with a full stop; a line that is as
-    long as the page is wide does not. The splitter can be pickled, and two splitters of one language have the same
-    fingerprint for `datasets.map`.
-
-    Args:
-        language (`str`, defaults to `"en"`): ISO 639-1 code, such as `"en"` or `"de"`, or `"lines"`.
-
-    Raises:
-        `ValueError`: if there are no rules for the language.
+    long as the page is wide does not. `ValueError` if there are no rules for the language, an ISO 639-1 code.
 
     >>> get_sentence_splitter("en")("Mr. Bennet made no answer. Call me Ishmael.")
     ['Mr. Bennet made no answer.', 'Call me Ishmael.']

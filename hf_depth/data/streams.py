@@ -147,7 +147,7 @@ class ExampleStream(ResumableStream):
 
     >>> from datasets import Dataset
     >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", "It rained."]})
     >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
     >>> stream = ExampleStream(documents.to_iterable_dataset(), SpanCorruptionPreprocessor(tokenizer, raw_length=100))

@@ -54,12 +54,9 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
         name_or_path (`str` or `os.PathLike`): a folder, or a name on the Hub.
         kwargs (*optional*): for `from_pretrained`.
 
-    Returns:
-        `PreTrainedTokenizerBase`: the tokenizer.
-
     Raises:
-        `ValueError`: if it cannot be read, or if there is no vocabulary, as in a folder with nothing but a model.
-            Transformers 5 makes an empty tokenizer of such a folder, which reads all text as `<unk>`.
+        `ValueError`: if it cannot be read, or has no vocabulary: transformers 5 makes an empty tokenizer of a folder
+            with nothing but a model, which reads all text as `<unk>`.
 
     >>> import tempfile
     >>> from hf_depth import load_tokenizer, train_tokenizer
@@ -97,12 +94,6 @@ def add_sentinels(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
     `<unk_2>` of Pegasus, which need no new rows; else, as for BART, 100 new special tokens `<extra_id_0>`,
     `<extra_id_1>`, …. A message says once which. The tokenizer is changed in place, and returned. Objectives that mask
     spans call this.
-
-    >>> from transformers import T5Tokenizer
-    >>> from hf_depth.data.tokenization import add_sentinels, sentinel_token_ids
-    >>> tokenizer = T5Tokenizer(vocab=[("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -1.0)], extra_ids=0)
-    >>> len(sentinel_token_ids(add_sentinels(tokenizer)))
-    100
     """
     if any(len(_numbered_token_ids(tokenizer, pattern)) for pattern in SENTINEL_PATTERNS):
         return tokenizer
@@ -125,18 +116,15 @@ def add_sentence_tokens(
     tokenizer: PreTrainedTokenizerBase, num_sentence_tokens: int = NUM_SENTENCE_TOKENS
 ) -> PreTrainedTokenizerBase:
     """
-    Add `<sent_0>`, `<sent_1>`, … and `<eosen>` to a tokenizer, as special tokens with successive ids.
+    Add `<sent_0>`, `<sent_1>`, … and `<eosen>` to a tokenizer of any model, as special tokens with successive ids. It
+    is changed in place, returned, and loaded by `AutoTokenizer` where hf_depth is not installed. A tokenizer without
+    sentinels gets them, see [`add_sentinels`].
 
-    The tokenizer is changed in place and keeps its class, so that `AutoTokenizer` loads the saved one where hf_depth
-    is not installed. With the T5 vocabulary the ids are 32100–32119 and 32120, which fit the 32,128 rows of a T5
-    embedding. Adding the same tokens again changes nothing.
+    With the T5 vocabulary the ids are 32100–32119 and 32120, which fit the 32,128 rows of a T5 embedding. Adding the
+    same tokens again changes nothing.
 
     Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): of any model. One without sentinels gets them, see [`add_sentinels`].
         num_sentence_tokens (`int`, defaults to 20): the most sentences that an example can have.
-
-    Returns:
-        `PreTrainedTokenizerBase`: the same tokenizer.
 
     Raises:
         `ValueError`: if the tokenizer has another number of sentence tokens, or has some of them with ids that do not
@@ -145,8 +133,7 @@ def add_sentence_tokens(
     >>> from hf_depth import add_sentence_tokens, train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
     >>> size = len(tokenizer)
-    >>> tokenizer = add_sentence_tokens(tokenizer)
-    >>> ids = tokenizer.convert_tokens_to_ids(["<sent_0>", "<sent_1>", "<sent_19>", "<eosen>"])
+    >>> ids = add_sentence_tokens(tokenizer).convert_tokens_to_ids(["<sent_0>", "<sent_1>", "<sent_19>", "<eosen>"])
     >>> [token_id - size for token_id in ids]
     [0, 1, 19, 20]
     """
@@ -171,16 +158,9 @@ def add_sentence_tokens(
 
 def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) -> PreTrainedTokenizerBase:
     """
-    Add the mode tokens of a mixture of denoisers to a tokenizer, as special tokens; those that it has stay as they
-    are. The tokenizer is changed in place. Behind the T5 vocabulary, there is room for three of them and the tokens of
-    [`add_sentence_tokens`] in the 32,128 rows of a T5 embedding.
-
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer.
-        modes (`Iterable[str]`): the tokens, such as `[R]`, `[S]`, `[X]`; repeated ones count once.
-
-    Returns:
-        `PreTrainedTokenizerBase`: the same tokenizer.
+    Add the mode tokens of a mixture of denoisers, such as `[R]`, to a tokenizer, as special tokens; those that it has
+    stay as they are. It is changed in place, and returned. Behind the T5 vocabulary, there is room for three of them
+    and the tokens of [`add_sentence_tokens`] in the 32,128 rows of a T5 embedding.
 
     Raises:
         `ValueError`: if the vocabulary has one of them with another meaning.
@@ -202,12 +182,7 @@ def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) ->
 
 
 def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
-    """
-    The id of the mode token of a denoiser, see [`add_mode_tokens`].
-
-    Raises:
-        `ValueError`: if the tokenizer has none, or it has another meaning.
-    """
+    """The id of the mode token of a denoiser; `ValueError` if there is none, or it has another meaning."""
     token_id = _token_id(tokenizer, mode)
     if token_id is None:
         raise UserError(
@@ -226,14 +201,9 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
 
 def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = False) -> np.ndarray:
     """
-    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has; of an mT5's, which are pieces
-    of its vocabulary, those of `▁<extra_id_0>`, `▁<extra_id_1>`, …; else of the first 100 of `UNUSED_PATTERNS`.
-
-    Returns:
-        `np.ndarray` of shape `(num_sentinels,)`, int64.
-
-    Raises:
-        `ValueError`: if there is none, unless `allow_none`.
+    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has, of an mT5's of `▁<extra_id_0>`,
+    …; else of the first 100 of `UNUSED_PATTERNS`: int64, `(num_sentinels,)`. `ValueError` if there is none, unless
+    `allow_none`.
     """
     ids = next(filter(len, (_numbered_token_ids(tokenizer, pattern) for pattern in SENTINEL_PATTERNS)), _NO_IDS)
     if not len(ids):
@@ -275,18 +245,9 @@ def sentence_fields(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """
-    Check that a model and a tokenizer agree on the sentence tokens, and that each token has a row of the embeddings.
-
-    A DEPTH model that looks for `<sent_0>` under another id than the tokenizer's finds no sentence token at all, and
-    trains as a plain T5.
-
-    Args:
-        model: a DEPTH model, or any other encoder-decoder, of which only the number of embedding rows is checked. Out
-            of the wrapper of a distributed run.
-        tokenizer: what the model will read.
-
-    Raises:
-        `ValueError`: naming what differs, and the line that loads a model that fits.
+    Raise `ValueError` if a model and a tokenizer disagree on the sentence tokens, or a token has no row of the
+    embeddings. A DEPTH model that looks for `<sent_0>` under another id would train as a plain T5. Of another
+    encoder-decoder, only the number of rows is checked. The model is out of the wrapper of a distributed run.
     """
     is_depth = hasattr(model.config, "first_sentence_token_id")
     source = getattr(model, "name_or_path", "") or getattr(model.config, "name_or_path", "")
@@ -324,25 +285,20 @@ def _token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
 
 class TextEncoder:
     """
-    Encodes texts without adding special tokens, and without finding any in them.
+    Encodes texts without adding special tokens, and without finding any in them: a literal `<extra_id_3>`, `<sent_2>`,
+    `</s>` or `<pad>` is encoded as the characters that it consists of. All other text gets the ids that the tokenizer
+    itself gives it. Tokens that are added to the tokenizer later are not known.
 
-    A literal `<extra_id_3>`, `<sent_2>`, `</s>` or `<pad>` in a text is encoded as the characters that it consists of.
-    All other text gets the ids that the tokenizer itself gives it. An encoder holds the vocabulary and nothing else of
-    the tokenizer, so that equal vocabularies have one fingerprint for `datasets.map`, until the tokenizers library is
-    upgraded. Tokens that are added to the tokenizer later are not known.
-
-    T5's vocabulary encodes each word by itself, so the ids of words are kept, up to `MAX_CHARACTERS`: that is faster
-    than to encode every word of a text anew.
+    An encoder holds the vocabulary and nothing else of the tokenizer, so that equal vocabularies have one fingerprint
+    for `datasets.map`, until the tokenizers library is upgraded. T5's vocabulary encodes each word by itself, so the
+    ids of words are kept, up to `MAX_CHARACTERS`: that is faster than to encode every word of a text anew.
 
     >>> from hf_depth import train_tokenizer
     >>> from hf_depth.data.tokenization import TextEncoder
     >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
-    >>> encoder = TextEncoder(tokenizer)
-    >>> encoder(["The dog."]) == [tokenizer.encode("The dog.", add_special_tokens=False)]
-    True
     >>> tokenizer.eos_token_id in tokenizer.encode("</s>", add_special_tokens=False)
     True
-    >>> tokenizer.eos_token_id in encoder(["</s>"])[0]
+    >>> tokenizer.eos_token_id in TextEncoder(tokenizer)(["</s>"])[0]
     False
     """
 
@@ -404,10 +360,7 @@ def encode_sentences(
 ) -> list[list[list[int]]]:
     """
     Split texts into sentences by a [`SentenceSplitter`] and encode each sentence by itself with a [`TextEncoder`].
-
-    Returns:
-        `list[list[list[int]]]`: for each document the token ids of its sentences. Sentences without a token (such as a
-        lone zero-width space) are left out.
+    Sentences without a token (such as a lone zero-width space) are left out.
     """
     documents = [splitter(text) for text in texts]
     encoded = iter(encoder([sentence for sentences in documents for sentence in sentences]))
@@ -420,9 +373,8 @@ def layout_document(
     """
     The encoder input of an uncorrupted document: `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`.
 
-    Sentence tokens count up from the first. If there are more sentences than sentence tokens, the remaining sentences
-    share the last sentence token: they follow it as one long sentence, so that no token is lost. Without a sentence,
-    there is `</s>` alone.
+    Sentence tokens count up from the first. If there are more sentences than sentence tokens, the rest follow the last
+    sentence token as one long sentence. Without a sentence, there is `</s>` alone.
 
     >>> layout_document([[5, 6], [7]], sentence_token_ids=[100, 101], eosen_token_id=120, eos_token_id=1)
     [120, 100, 5, 6, 120, 101, 7, 120, 1]
