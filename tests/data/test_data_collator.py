@@ -213,11 +213,6 @@ class ErrorTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             collator(TOKENIZER)(examples)
 
-    def test_a_single_sentence_cannot_be_continued(self):
-        collator = DataCollatorForDepth(TOKENIZER, objective="prefix_lm")
-        with self.assertRaisesRegex(ValueError, "Example 1 of the batch has a single sentence.*min_sentences"):
-            collator([example_of([[5], [6]]), example_of([[5, 6]])])
-
     def test_a_tokenizer_without_the_tokens_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "add_sentence_tokens"):
             DataCollatorForDepth(tiny_tokenizer())
@@ -226,14 +221,14 @@ class ErrorTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "no `pad_token`"):
             DataCollatorForT5SpanCorruption(tokenizer)
 
-    @parameterized.parameters(PAD, EOS, SENTINELS[-1], SENTENCE_TOKENS[0], EOSEN, len(TOKENIZER), -1)
+    @parameterized.parameters(EOS, SENTINELS[-1], SENTENCE_TOKENS[0], EOSEN, len(TOKENIZER), -1)
     def test_ids_that_are_no_tokens_of_a_text_are_named(self, wrong):
         examples = random_examples(3)
         examples[1]["input_ids"][-1] = wrong
         with self.assertRaisesRegex(ValueError, f"Example 1 of the batch has {wrong} in `input_ids`"):
             DataCollatorForDepth(TOKENIZER)(examples)
 
-    @parameterized.parameters(PAD, SENTINELS[0], len(TOKENIZER), -1)
+    @parameterized.parameters(PAD, SENTINELS[0])
     def test_t5_takes_no_special_id_but_an_end_of_document_between_documents(self, wrong):
         for objective in ("span_corruption", "prefix_lm"):
             collator = DataCollatorForT5SpanCorruption(TOKENIZER, objective=objective)

@@ -38,7 +38,7 @@ def denoised(tokens, lengths, denoisers, random):
 
 class MixtureTest(parameterized.TestCase):
     @given(st.lists(st.integers(2, 300), min_size=1, max_size=6), st.sampled_from([UL2_DENOISERS, (SUFFIX,)]))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=40, deadline=None)
     def test_input_and_target_rebuild_the_document_and_keep_the_bounds(self, lengths, denoisers):
         lengths = np.array(lengths)
         tokens, random = random_for(lengths)
@@ -92,12 +92,9 @@ class ParseTest(parameterized.TestCase):
         self.assertLen(set(parse_denoisers([arguments, Denoiser(**arguments), *texts])), 1)
 
     @parameterized.parameters(
-        ("R", "is a mapping such as .*got 'R'"),
         ("{mean_length: 3}", "is a mapping such as"),
         ("{density: 0.1, mean: 3}", "has no `mean`"),
-        ("{density: 0}", "`density` of a denoiser must be between .* got 0"),
         ("{density: .nan}", "`density` of a denoiser must be .*finite number, got nan"),
-        ("{density: 0.1, weight: -1}", "`weight` of a denoiser must be at least 0, got -1"),
         ("{density: 0.1, mean_length: 1000000000}", "`mean_length` of a denoiser must be between 1 and 10000, got"),
         ("{density: 0.1, mode: [R]}", "`mode` of a denoiser must be a token"),
         ("{density: 0.1, weight: 0}", "a `weight` above 0"),

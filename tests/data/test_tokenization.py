@@ -74,9 +74,8 @@ class CheckSentenceTokensTest(parameterized.TestCase):
         for tokenizer in (TOKENIZER, tiny_tokenizer()):
             check_sentence_tokens(T5ForConditionalGeneration(T5Config(**TINY, vocab_size=len(TOKENIZER))), tokenizer)
 
-    @parameterized.parameters("eosen_token_id", "num_sentence_tokens", "first_sentence_token_id")
-    def test_another_id_is_refused_with_the_line_to_paste(self, name):
-        model = tiny_depth_model()
+    def test_another_id_is_refused_with_the_line_to_paste(self):
+        model, name = tiny_depth_model(), "eosen_token_id"
         value = getattr(model.config, name)
         setattr(model.config, name, 7)
         message = f"`model.config.{name}` is 7, but the tokenizer has {value}"
@@ -98,7 +97,6 @@ class CheckSentenceTokensTest(parameterized.TestCase):
         message = rf"`model.config.vocab_size` is {size}, .* has {size + 1} tokens, .*model_type=\"t5\""
         with self.assertRaisesRegex(ValueError, message):
             check_sentence_tokens(model, TOKENIZER)
-        check_sentence_tokens(model, tiny_tokenizer())
 
 
 class LoadTokenizerTest(parameterized.TestCase):
@@ -127,11 +125,7 @@ class MT5Test(parameterized.TestCase):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
         write_mt5_model(self.folder)
 
-    @parameterized.parameters(
-        {},
-        {"config.json": {"model_type": "mt5"}},
-        {"config.json": {"model_type": "mt5"}, "tokenizer_config.json": {"extra_ids": 0}},
-    )
+    @parameterized.parameters({}, {"config.json": {"model_type": "mt5"}, "tokenizer_config.json": {"extra_ids": 0}})
     def test_its_sentinels_are_found_and_none_are_added(self, **files):
         for name, content in files.items():
             Path(self.folder, name).write_text(json.dumps(content))
@@ -160,7 +154,7 @@ class ModeTokensTest(parameterized.TestCase):
         self.assertEqual([mode_token_id(tokenizer, mode) for mode in ("[R]", "[S]")], [size - 2, size - 1])
         self.assertNoCommonElements(TextEncoder(tokenizer)(["[R] [S]"])[0], [size - 2, size - 1])
 
-    @parameterized.parameters("</s>", "<pad>", "<extra_id_0>", "<sent_3>")
+    @parameterized.parameters("</s>", "<extra_id_0>", "<sent_3>", "e")
     def test_a_token_with_a_meaning_of_its_own_is_no_mode(self, mode):
         with self.assertRaisesRegex(ValueError, f"{mode!r} of a denoiser is a token with a meaning of its own"):
             add_mode_tokens(tiny_tokenizer(sentence_tokens=True), [mode])
