@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass
 from datetime import UTC, date, datetime
 from itertools import repeat
 from typing import Any
@@ -26,9 +26,6 @@ from .noise import Draw, ExampleRandom, Ragged, run_starts
 from .tokenization import TextEncoder
 
 logger = logging.getLogger(__name__)
-
-# Part of the fingerprint of prepared data: raise it when the same metadata may give other tokens.
-METADATA_VERSION = 1
 
 NAME_END = ": "
 SEPARATOR = " | "
@@ -168,10 +165,8 @@ class MetadataEncoder:
     tokenizer: InitVar[PreTrainedTokenizerBase]
     columns: Sequence[str]
     max_length: int = 64
-    version: int = field(default=METADATA_VERSION, init=False)
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         self.encoder = TextEncoder(tokenizer)
         text, whole = self.encoder([NAME_END, NAME_END + PREFIX_END])
         self.end_ids = whole[len(text) :]  # as they are behind a text

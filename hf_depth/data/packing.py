@@ -9,7 +9,7 @@ apart by `encoder_segment_ids` and `decoder_segment_ids`.
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,6 @@ from datasets import Features, List, Value
 from .metadata import METADATA_IDS
 
 PER_EXAMPLE = "_per_example"
-# Part of the fingerprint of prepared data: raise it when the same examples may give other rows.
-ROWS_VERSION = 1
 # How many rows with room for the source of an example are looked at for room for its target, the fullest ones first.
 MOST_CANDIDATES = 64
 
@@ -65,12 +63,8 @@ class PackedPreprocessor:
     max_source_length: int
     max_target_length: int
     min_sentences: int = 1
-    version: int = field(default=ROWS_VERSION, init=False)
     # The examples of a batch of documents are put together: large batches leave little padding.
     joins_documents = True
-
-    def __post_init__(self):
-        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
 
     @property
     def text_column(self) -> str:
@@ -85,7 +79,7 @@ class PackedPreprocessor:
     @property
     def versions(self) -> dict[str, Any]:
         """The versions of all that decides which rows documents give."""
-        return self.preprocessor.versions | {"rows": self.version}
+        return self.preprocessor.versions
 
     @property
     def features(self) -> Features:

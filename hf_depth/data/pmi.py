@@ -32,8 +32,6 @@ MAX_NGRAM_LENGTH = 5  # words, as in the paper
 VOCABULARY_SIZE, MIN_COUNT = 800_000, 10
 SHARES = {2: 0.5, 3: 0.25, 4: 0.125, 5: 0.125}
 MAX_COUNTED = 10_000_000  # n-grams of each length in memory
-# Part of the fingerprint of prepared data: raise it when the same text may give other units.
-UNITS_VERSION = 2
 
 # Words, with apostrophes inside, and runs of other characters: what a text and a vocabulary are divided into. For
 # `regex`, unlike `re`, the signs of vowels and other marks belong to a word.
@@ -120,7 +118,6 @@ class UnitFinder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ngrams: Iterable[str]):
-        self.version = UNITS_VERSION
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         if not any(piece.startswith(SPACE) for piece in pieces):
             raise UserError(

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids, tex
 
 logger = logging.getLogger(__name__)
 
-# Part of the fingerprint of prepared data: raise it when the same text may give other examples.
+# Part of the fingerprint of prepared data: raise it when the same text may give other examples, of any kind.
 EXAMPLES_VERSION = 3
 
 
@@ -39,9 +39,13 @@ class NoExamplesError(UserError):
 class _Preprocessor:
     """What the makers of windows share: what they read, and what they write."""
 
+    version: ClassVar[int] = EXAMPLES_VERSION
     list_columns: ClassVar[tuple[str, ...]] = ("input_ids",)
     # Whether examples hold text of several documents of a batch.
     joins_documents: ClassVar[bool] = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"version": self.version}  # what the fingerprint of a cache is made of
 
     @property
     def input_columns(self) -> tuple[str, ...]:
@@ -51,9 +55,7 @@ class _Preprocessor:
     @property
     def versions(self) -> dict[str, Any]:
         """The versions of all that decides which examples a document gives."""
-        versions = {"examples": self.version, "tokenizers": self.encoder.version}
-        versions |= {"units": self.units.version} if self.units else {}
-        return versions | ({"metadata": self.metadata.version} if self.metadata else {})
+        return {"examples": self.version, "tokenizers": self.encoder.version}
 
     @property
     def features(self) -> Features:
@@ -117,10 +119,8 @@ class SpanCorruptionPreprocessor(_Preprocessor):
     pack_examples: bool = False
     units: UnitFinder | None = None
     metadata: MetadataEncoder | None = None
-    version: int = field(default=EXAMPLES_VERSION, init=False)
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         if self.raw_length < 3:
             raise UserError(f"`raw_length` must be at least 3, got {self.raw_length}: raise the maximum lengths.")
         self.encoder = TextEncoder(tokenizer)
@@ -229,10 +229,8 @@ class DepthPreprocessor(_Preprocessor):
     language: str = "en"
     units: UnitFinder | None = None
     metadata: MetadataEncoder | None = None
-    version: int = field(default=EXAMPLES_VERSION, init=False)
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         self.encoder = TextEncoder(tokenizer)
         self.splitter = get_sentence_splitter(self.language)
         lengths = (self.max_source_length, self.max_target_length)

@@ -36,7 +36,6 @@ from .base_objective import Objective, Statistics, summed_statistics
 from .files import check_text_column, describe_file, without_format
 from .metadata import check_metadata_columns, column_values
 from .mixture import DocumentMixture, Mixing, MixtureDataset, mix_examples, naming_source
-from .pmi import UNITS_VERSION
 from .preprocessing import EXAMPLES_VERSION, NoExamplesError, dataset_statistics
 from .sentences import get_sentence_splitter
 from .streams import DOCUMENTS_AT_ONCE, JOINED_DOCUMENTS_AT_ONCE
@@ -259,7 +258,7 @@ def _plan(objective: Objective, shard_size: int, text: Mapping[str, Any]) -> dic
         versions["sentences"] = get_sentence_splitter(language).version
     settings = {"model_type": objective.model_type, **objective.settings}
     if file := getattr(objective, "pmi_vocab_file", None):
-        settings |= {"pmi_vocab_content": describe_file(file), "pmi_units_version": UNITS_VERSION}
+        settings |= {"pmi_vocab_content": describe_file(file)}
     plan = {
         "versions": versions,
         "tokenizer": _tokenizer_digest(objective.tokenizer),

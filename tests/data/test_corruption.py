@@ -119,13 +119,13 @@ def random_sentences(rng, mean_length=25, most=20, most_tokens=640):
 @functools.cache
 def many_documents() -> list[list[int]]:
     rng = np.random.default_rng(0)
-    return [random_document(rng, length) for length in rng.integers(100, 640, 2000)]
+    return [random_document(rng, length) for length in rng.integers(100, 640, 1000)]
 
 
 @functools.cache
 def many_stories() -> list[list[list[int]]]:
     rng = np.random.default_rng(0)
-    return [random_sentences(rng) for _ in range(2000)]
+    return [random_sentences(rng) for _ in range(1000)]
 
 
 any_documents = st.lists(st.lists(st.integers(2, 31_999), min_size=2, max_size=300), min_size=1, max_size=6)
@@ -176,6 +176,7 @@ class SeparatorsTest(parameterized.TestCase):
     """`</s>` between the documents of a T5 example."""
 
     @given(st.lists(any_documents, min_size=1, max_size=4), st.floats(0.05, 0.4), means)
+    @settings(max_examples=30, deadline=None)
     def test_they_are_masked_in_a_single_span_alone_and_change_neither_text_nor_lengths(self, examples, density, mean):
         joined = [[token for document in documents for token in [*document, EOS]][:-1] for documents in examples]
         lengths = np.array([len(example) for example in joined])
@@ -274,9 +275,9 @@ class UnitsTest(parameterized.TestCase):
 
     def test_units_are_masked_equally_often_wherever_they_stand(self):
         for unit in ([1] * 100, [1, 2, 1, 3, 1, 1, 2, 1] * 10):
-            kept, noise, _, _ = self.spans([unit] * 4000, 0.3, 3.0)
+            kept, noise, _, _ = self.spans([unit] * 2000, 0.3, 3.0)
             masked = np.array([units_masked(unit, *one) > 0 for one in zip(kept, noise, strict=True)])
-            np.testing.assert_allclose(masked.reshape(4000, -1, 10).mean(axis=(0, 2)), 0.3, atol=0.02)
+            np.testing.assert_allclose(masked.reshape(2000, -1, 10).mean(axis=(0, 2)), 0.3, atol=0.02)
 
     @parameterized.parameters((0.15, 3.0), (0.5, 1.0))
     def test_t5_input_and_target_rebuild_the_document_within_the_bounds(self, density, mean):
@@ -312,16 +313,16 @@ class UnitsTest(parameterized.TestCase):
 class LeakTest(parameterized.TestCase):
     def test_depth_noise_tells_nothing_of_the_order_of_sentences(self):
         # T5's mask always has the last token of a document, and a span over the end of a sentence shows neighbours.
-        batch = [[[100 * n + 10 * s + t + 1000 for t in range(10)] for s in range(4)] for n in range(6000)]
+        batch = [[[100 * n + 10 * s + t + 1000 for t in range(10)] for s in range(4)] for n in range(3000)]
         shown = [set(inputs) for inputs, _ in depth(batch)]
         is_masked = np.array(
             [[[t not in seen for t in s] for s in document] for document, seen in zip(batch, shown, strict=True)]
         )  # (documents, sentences, tokens)
-        begins, ends = is_masked[..., 0], is_masked[..., -1]  # (6000, 4)
-        np.testing.assert_allclose(begins.mean(axis=0), begins.mean(), atol=0.02)
-        np.testing.assert_allclose(ends.mean(axis=0), ends.mean(), atol=0.02)
+        begins, ends = is_masked[..., 0], is_masked[..., -1]  # (3000, 4)
+        np.testing.assert_allclose(begins.mean(axis=0), begins.mean(), atol=0.03)
+        np.testing.assert_allclose(ends.mean(axis=0), ends.mean(), atol=0.03)
         both = (ends[:, :, None] & begins[:, None, :]).mean(axis=0)[~np.eye(4, dtype=bool)]
-        np.testing.assert_allclose(both, both.mean(), atol=0.02)
+        np.testing.assert_allclose(both, both.mean(), atol=0.03)
 
 
 class SentinelsTest(parameterized.TestCase):
@@ -356,18 +357,18 @@ class SentinelsTest(parameterized.TestCase):
 
 class SentencesTest(parameterized.TestCase):
     def test_all_orders_of_shuffled_sentences_are_equally_likely(self):
-        batch = [[[token, 10], [11], [12, 13, 14]] for token in range(100, 6100)]
+        batch = [[[token, 10], [11], [12, 13, 14]] for token in range(100, 3100)]
         counts = dict.fromkeys(permutations(range(3)), 0)
         for shown, true in map(orders, depth(batch, shuffling=1.0)):
             counts[tuple(map(true.index, shown))] += 1
-        np.testing.assert_allclose(np.array(list(counts.values())) / 6000, 1 / 6, atol=0.02)
+        np.testing.assert_allclose(np.array(list(counts.values())) / 3000, 1 / 6, atol=0.03)
 
     def test_sentence_tokens_are_drawn_evenly_without_replacement(self):
-        batch = [[[token], [10], [11]] for token in range(100, 6100)]
+        batch = [[[token], [10], [11]] for token in range(100, 2100)]
         drawn = np.array([orders(pair)[1] for pair in depth(batch)])
         self.assertTrue(all(len(set(tokens)) == 3 for tokens in drawn.tolist()))
         for column in drawn.T:
-            np.testing.assert_allclose(np.bincount(column - SENTENCE_TOKENS[0]) / 6000, 1 / 20, atol=0.015)
+            np.testing.assert_allclose(np.bincount(column - SENTENCE_TOKENS[0]) / 2000, 1 / 20, atol=0.025)
 
     def test_shuffling_changes_nothing_but_the_order_of_the_sentences_in_the_input(self):
         rng = np.random.default_rng(0)
@@ -389,9 +390,9 @@ class SentencesTest(parameterized.TestCase):
 
     @parameterized.parameters(0.2, 1.0)
     def test_examples_are_shuffled_at_the_requested_rate(self, probability):
-        batch = [[[token], *([[10]] * 9)] for token in range(100, 4100)]  # hardly ever in order by chance
+        batch = [[[token], *([[10]] * 9)] for token in range(100, 1600)]  # hardly ever in order by chance
         shuffled = [shown != true for shown, true in map(orders, depth(batch, shuffling=probability))]
-        self.assertAlmostEqual(np.mean(shuffled), probability, delta=0.02)
+        self.assertAlmostEqual(np.mean(shuffled), probability, delta=0.03)
 
 
 class DepthPrefixTest(parameterized.TestCase):
@@ -430,10 +431,10 @@ class DepthPrefixTest(parameterized.TestCase):
             self.assertTrue(lengths[0] <= bound[0] and lengths[1] - 1 <= bound[1])
 
     def test_all_places_to_cut_and_all_orders_are_equally_likely(self):
-        batch = [[[token], [10], [11], [12]] for token in range(100, 6100)]
+        batch = [[[token], [10], [11], [12]] for token in range(100, 3100)]
         pairs = list(self.split(batch, shuffling=1.0))
-        counts = np.bincount([len(given_) for given_, _ in pairs], minlength=5) / 6000
-        np.testing.assert_allclose(counts, [0, 1 / 3, 1 / 3, 1 / 3, 0], atol=0.02)
+        counts = np.bincount([len(given_) for given_, _ in pairs], minlength=5) / 3000
+        np.testing.assert_allclose(counts, [0, 1 / 3, 1 / 3, 1 / 3, 0], atol=0.03)
         orders_of_three = [
             tuple(list(target).index(mark) for mark in given_) for given_, target in pairs if len(given_) == 3
         ]

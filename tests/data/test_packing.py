@@ -23,7 +23,7 @@ OBJECTIVES = (
 )
 
 
-def documents(number: int = 60, seed: int = 0) -> Dataset:
+def documents(number: int = 30, seed: int = 0) -> Dataset:
     """Texts of one to six sentences, and some that give no example."""
     rng = np.random.default_rng(seed)
     texts = [" ".join(rng.choice(SENTENCES, rng.integers(1, 7))) for _ in range(number)]
