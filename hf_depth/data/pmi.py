@@ -47,7 +47,7 @@ _APOSTROPHES = ("'", "’")
 # What a piece of a vocabulary begins or ends with. Beside a border, there is a word for itself whatever is there.
 _PUNCTUATION, _LETTERS, _APOSTROPHE, _BORDER = range(4)
 
-_BASE = np.uint64(6364136223846793005)  # odd, as for `corruption.example_keys`
+_BASE = np.uint64(6364136223846793005)  # odd, as for `noise.example_keys`
 _WORD_BASE = np.uint64(0xD1342543DE82EF95)
 
 
@@ -145,11 +145,10 @@ class UnitFinder:
 
     def __call__(self, token_ids: np.ndarray, lengths: np.ndarray) -> Ragged:
         """Tokens per unit, and units per text, of a ragged batch of texts, some of them possibly empty."""
-        text_of_token = np.repeat(np.arange(len(lengths)), lengths)  # (lengths.sum(),)
         if not len(token_ids):
             return np.zeros(0, np.int64), np.zeros(len(lengths), np.int64)
-        words = np.flatnonzero(self._begins_word(token_ids, text_of_token))  # (num_words,): first tokens
-        numbers = self._numbers_in_units(token_ids, text_of_token, words)
+        text_of_token = np.repeat(np.arange(len(lengths)), lengths)  # (lengths.sum(),)
+        words, numbers = self._words(token_ids, text_of_token)
         begins = np.zeros(len(token_ids), bool)  # (lengths.sum(),)
         begins[words[numbers == 0]] = True
         place = np.arange(len(token_ids))
@@ -161,15 +160,13 @@ class UnitFinder:
 
     def collocation_share(self, token_ids: np.ndarray, lengths: np.ndarray) -> tuple[float, int]:
         """The share of the words of a ragged batch of texts that are a part of a collocation, and their number."""
-        if not len(token_ids):
-            return 0.0, 0
-        text_of_token = np.repeat(np.arange(len(lengths)), lengths)
-        words = np.flatnonzero(self._begins_word(token_ids, text_of_token))
-        goes_on = self._numbers_in_units(token_ids, text_of_token, words) > 0
+        words, numbers = self._words(token_ids, np.repeat(np.arange(len(lengths)), lengths))
+        goes_on = numbers > 0
         return float((goes_on | np.append(goes_on[1:], False)).mean()), len(words)
 
-    def _numbers_in_units(self, token_ids: np.ndarray, text_of_token: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Which word of its unit each word is, counted from 0: `(num_words,)`. `words` are their first tokens."""
+    def _words(self, token_ids: np.ndarray, text_of_token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first token of each word, and which word of its unit it is, counted from 0: `(num_words,)` each."""
+        words = np.flatnonzero(self._begins_word(token_ids, text_of_token))
         ends = np.append(words[1:], len(token_ids))  # (num_words,)
         opens, closes = (np.logical_or.reduceat(flags[token_ids], words) for flags in (self.opens, self.closes))
         joins = np.zeros(len(words) + 1, bool)  # whether a collocation can have a word and the one before it
@@ -190,7 +187,7 @@ class UnitFinder:
                 numbers[chosen + i] = i
             for i in range(size + 1):
                 joins[chosen + i] = False
-        return numbers
+        return words, numbers
 
     def _begins_word(self, token_ids: np.ndarray, text_of_token: np.ndarray) -> np.ndarray:
         has_space, starts, ends = self.has_space[token_ids], self.starts[token_ids], self.ends[token_ids]

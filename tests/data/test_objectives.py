@@ -1,8 +1,6 @@
 import itertools
 import string
-from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar
 
 import numpy as np
 from absl.testing import parameterized
@@ -10,7 +8,6 @@ from datasets import Dataset, IterableDataset
 from transformers import T5Tokenizer
 
 from helpers import DOCUMENTS, SENTENCES, CorpusTestCase, tiny_mt5_tokenizer, tiny_tokenizer
-from hf_depth.data.base_objective import Objective
 from hf_depth.data.denoisers import UL2_DENOISERS, Denoiser
 from hf_depth.data.objectives import (
     OBJECTIVES,
@@ -215,14 +212,6 @@ class PrepareSplitsTest(parameterized.TestCase):
         self.assertTrue(same(data["validation"], once))
         self.assertEqual(list(statistics), ["validation"])
 
-    @parameterized.parameters(True, False)
-    def test_max_samples_of_a_split_to_train_on_are_its_first_examples(self, streaming):
-        objective = SpanCorruptionObjective(TOKENIZER, **LENGTHS)
-        data = documents().to_iterable_dataset(num_shards=2) if streaming else documents()
-        data, statistics = objective.prepare_splits({"train": data}, max_samples={"train": 3})
-        self.assertTrue(same(data["train"], list(objective.prepare(documents()))[:3]))
-        self.assertEqual(statistics["train"]["examples"], 3)
-
     @parameterized.parameters(
         ("train", None, ["", "  "], True),
         ("train", 5, SENTENCES[:3], False),
@@ -263,33 +252,3 @@ class PrepareSplitsTest(parameterized.TestCase):
         with self.assertLogs("hf_depth.data.base_objective", "WARNING") as logs:
             SpanCorruptionObjective(TOKENIZER).prepare_splits({"train": documents(["читать письмо " * 20])})
         self.assertRegex(logs.output[0], r"\d+\.\d% of the train tokens are unknown")
-
-
-@dataclass
-class FirstHalf(Objective):
-    """An objective of a user: read the first half of a window, write the second."""
-
-    model_type: ClassVar[str] = "t5"
-    name: ClassVar[str] = "first_half"
-
-    def preprocessor(self, text_column="text"):
-        return PrefixLMObjective(self.tokenizer, self.max_source_length).preprocessor(text_column)
-
-    def make_collator(self, **arguments):
-        def halves(examples):
-            cut = [len(example["input_ids"]) // 2 for example in examples]
-            return [
-                (example["input_ids"][:i], example["input_ids"][i:]) for example, i in zip(examples, cut, strict=True)
-            ]
-
-        return halves
-
-
-class NewObjectiveTest(parameterized.TestCase):
-    def test_a_new_objective_is_one_class(self):
-        objective = FirstHalf(TOKENIZER, max_source_length=16)
-        data, statistics = objective.prepare_splits({"train": documents()})
-        for first, second in objective.collator()(list(data["train"])):
-            self.assertBetween(len(second) - len(first), 0, 1)
-        self.assertEqual(statistics["train"]["examples"], len(data["train"]))
-        self.assertEqual(objective.settings["objective"], "first_half")

@@ -82,21 +82,6 @@ class RowsTest(parameterized.TestCase):
             self.assertLess(len(rows), 0.85 * len(examples))
             self.assertGreater(min(len(row["input_ids"]) for row in rows), 0)
 
-    def test_rows_are_the_same_each_time_and_in_the_order_of_the_documents(self):
-        objective = packed(SpanCorruptionObjective, {})
-        rng = np.random.default_rng(0)
-        texts = {"text": [" ".join(map(str, rng.integers(0, 10**6, rng.integers(2, 40)))) for _ in range(60)]}
-        one, other = (objective.training_preprocessor()(texts) for _ in range(2))
-        self.assertEqual(one.keys(), other.keys())
-        for name in one:
-            for values, others in zip(one[name], other[name], strict=True):
-                np.testing.assert_array_equal(values, others)
-        place = {tuple(ids): index for index, ids in enumerate(objective.preprocessor()(texts)["input_ids"])}
-        rows = Dataset.from_dict(one, features=objective.training_preprocessor().features)
-        places = [[place[tuple(example["input_ids"])] for example in taken_apart([row])] for row in rows]
-        self.assertEqual(places, sorted(places))
-        self.assertEqual(places, [sorted(row) for row in places])
-
     @parameterized.parameters(*OBJECTIVES)
     def test_both_lengths_hold_whatever_is_drawn(self, kind, settings):
         objective = packed(kind, settings)
