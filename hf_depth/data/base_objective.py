@@ -254,10 +254,8 @@ class Objective(ABC):
 
         Returns:
             A data set of the same kind with the columns `input_ids`, `num_cut_tokens`, for DEPTH `sentence_lengths`,
-            with PMI
-            masking `unit_lengths`, and those of metadata; map-style data in numpy format, which the collators read
-            fastest.
-            For packed rows see [`PackedPreprocessor`].
+            with PMI masking `unit_lengths`, and those of metadata; map-style data in numpy format, which the collators
+            read fastest. For packed rows see [`PackedPreprocessor`].
 
         Raises:
             `ValueError`: if a column is missing or holds something else than text, or if no example is left.
@@ -336,8 +334,7 @@ class Objective(ABC):
 
         Returns:
             The prepared splits, and the [`dataset_statistics`] of those whose length is known, also those of each
-            source of a
-            mixture, such as `"novels train"`.
+            source of a mixture, such as `"novels train"`.
 
         Raises:
             `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
