@@ -236,13 +236,9 @@ class ErrorTest(ScriptTest):
     @parameterized.named_parameters(
         ("nothing to do", {"do_train": None, "do_eval": None}, "Nothing to do"),
         ("no task", {"dataset_name": None}, "dataset_name.*rte"),
-        ("no benchmark", {"benchmark": None, "dataset_name": "all"}, "benchmark.*glue"),
-        ("mistyped task", {"dataset_name": "rt"}, "rt.*rte"),
         ("missing file", {"train_file": "nowhere.jsonl"}, "nowhere.jsonl"),
         ("no validation data", {"validation_file": None}, "rte.*validation.*validation_file"),
         ("no test data", {"do_predict": True}, "test_file"),
-        ("no model to evaluate", {"do_train": None, "model_name_or_path": None}, "model_name_or_path"),
-        ("token on the command line", {"hub_token": "hf_x"}, "hub_token.*hf auth login"),
         ("no room for labels", {"max_target_length": 3}, "entailment.*max_target_length"),
         ("one file for two tasks", {"dataset_name": ["rte", "wnli"]}, "train_file.*rte.*wnli.*dataset_dir"),
         ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),

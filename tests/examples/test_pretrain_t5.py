@@ -173,20 +173,9 @@ class PretrainTest(parameterized.TestCase):
 
     @parameterized.named_parameters(
         ("nothing to do", {"do_train": None, "do_eval": None}, "Nothing to do"),
-        ("missing file", {"train_file": "nowhere.jsonl"}, "nowhere.jsonl"),
-        ("size of a checkpoint", {"model_name_or_path": "t5-small"}, "vocab_size.*model_name_or_path"),
-        (
-            "no such model",
-            {"model_name_or_path": "./nowhere", "vocab_size": None},
-            "model_name_or_path ./nowhere.*folder",
-        ),
-        ("endless stream", {"streaming": True, "max_steps": None}, "max_steps"),
         ("no test data", {"do_predict": True}, "test_file"),
         ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
-        ("token on the command line", {"hub_token": "hf_x"}, "hub_token.*hf auth login"),
-        ("no model to evaluate", {"do_train": None}, "model_name_or_path"),
         ("no evaluation data", {"validation_split_percentage": 0}, "validation_file"),
-        ("stream to evaluate on", {"streaming": True}, "max_eval_samples"),
         ("flex attention", {"attn_implementation": "flex_attention"}, "invalid choice: 'flex_attention'"),
         ("vocabulary larger than the text", {"vocab_size": 30_000}, "vocab_size"),
     )
