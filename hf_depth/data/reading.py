@@ -175,6 +175,6 @@ def _explanation(kind: str, files: Sequence[str], error: Exception) -> str:
         except (ValueError, OSError, EOFError, zlib.error) as problem:
             return f"cannot read {place}: {str(problem).rstrip('.')}."
     error = error.__cause__ or error  # as of a `DatasetGenerationError`
-    message = " ".join(str(error).split()).rstrip(".") or f"{type(error).__name__}: is it there, and has it rows?"
+    message = " ".join(str(error).split()).rstrip(".!") or "it is not there, or has no rows"
     message += ". All files must have the same columns" if isinstance(error, CastError) else ""
     return without_credentials(f"cannot read {', '.join(files[:3])}{', …' if files[3:] else ''} as {kind}: {message}.")
