@@ -15,7 +15,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ SCHEMA_KEY = b"hf_depth"
 
 # Settings of objectives that only collators use. The preparation does not depend on them.
 DRAWN_SETTINGS = frozenset(("sentence_shuffling_probability", "metadata_probability"))
-# Counts in addition to those of `dataset_statistics`.
+# Counts in addition to those of `dataset_statistics`. Documents have too little text, examples too few sentences.
 DOCUMENT_COUNTS = ("documents", "documents_dropped", "examples_dropped")
 CONTENT = "dataset_content"  # of a data set of the Hub; `None` without a connection
 
@@ -143,7 +143,7 @@ class ShardFolder:
         """Raise `ValueError` if the objective would prepare other examples than the shards hold; names why."""
         now = _plan(objective, 0, {})
         names = ("tokenizer", "settings")
-        changed = differences({name: self.manifest[name] for name in names}, {name: now[name] for name in names})
+        changed = _differences({name: self.manifest[name] for name in names}, {name: now[name] for name in names})
         if changed:
             raise UserError(
                 f"The shards in `tokenized_dataset_dir` {self.folder} were prepared with {', '.join(changed)}. Train "
@@ -233,7 +233,7 @@ class ShardFolder:
 
     def table(self) -> str:
         """Return the counts of all splits and sources as a table for readers."""
-        names = ("documents", "documents_dropped", "examples", "tokens", "tokens_cut")
+        names = (*DOCUMENT_COUNTS, "examples", "tokens", "tokens_cut")
         rows = [["", *names, "shards"]]
         for split, sources in self.counts.items():
             for source, counts in sources.items():
@@ -277,30 +277,18 @@ def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """
-    Return the differences of two descriptions as texts for an error message.
-
-    >>> differences({"settings": {"max_source_length": 512}}, {"settings": {"max_source_length": 256}})
-    ['max_source_length 512 (now 256)']
-    """
+def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The differences of two descriptions, such as `max_source_length 512 (now 256)`."""
     found = []
     for name in dict.fromkeys([*saved, *now]):
         one, other = saved.get(name), now.get(name)
         if name == CONTENT and None in (one, other):
             continue
         if name != CONTENT and isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += differences(one, other)
+            found += _differences(one, other)
         elif one != other:
             found.append(f"{name} {one} (now {other})")
     return found
-
-
-def revision_advice(changed: Sequence[str]) -> str:
-    """Return how to read an earlier commit, for an error about [`differences`]. Empty if no commit differs."""
-    if not any("hf://datasets/" in difference for difference in changed):
-        return ""
-    return " To read another commit of a data set of the Hub, name it by `dataset_revision` (in a mixture `revision`)."
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -387,11 +375,11 @@ def prepare_shards(
     mixing = mixing and asdict(mixing)
     saved = _begun(folder)
     if saved is not None and not overwrite:
-        changed = differences({name: saved.get(name) for name in plan}, plan)
+        changed = _differences({name: saved.get(name) for name in plan}, plan)
         if changed:
             raise UserError(
                 f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose "
-                f"another folder, or prepare this one anew by `overwrite_cache`.{revision_advice(changed)}"
+                "another folder, or prepare this one anew by `overwrite_cache`."
             )
         if "shards" in saved and all((folder / name).is_file() for name in saved["shards"]):
             logger.info(f"{folder} is already finished.")
@@ -482,12 +470,6 @@ class _ShardWriter:
                 path.unlink()
         if not any(shard["examples"] for shard in shards.values()):
             raise NoExamplesError(f"No document of {self.place} holds enough text for an example.")
-        counts = summed_statistics(shard["counts"] for shard in shards.values())
-        if counts["documents_dropped"] or counts["examples_dropped"]:
-            logger.warning(
-                f"{self.place}: dropped {counts['documents_dropped']:,} of {counts['documents']:,} documents with too "
-                f"little text, and {counts['examples_dropped']:,} examples with too few sentences (`min_sentences`)."
-            )
         return shards
 
     def __call__(self, row: dict[str, int]) -> dict[str, str]:
