@@ -156,7 +156,7 @@ class CorpusArgumentsTest(parameterized.TestCase):
         documents = {"train": Dataset.from_dict({"text": ["It rains. It pours."]})}
         prepare()
         commit = "b" * 40
-        with self.assertRaisesRegex(ValueError, "another preparation.*aaa.*bbb.*name it by `dataset_revision`"):
+        with self.assertRaisesRegex(ValueError, "another preparation.*aaa.*bbb.*Choose another folder"):
             prepare()
 
     def test_the_source_names_no_folder(self):
