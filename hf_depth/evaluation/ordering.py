@@ -294,29 +294,28 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
 
 
 def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:
-    """The logarithm of the mean of the probabilities of each order over the arrangements, whose inputs are given."""
-    scores = []
-    for source, arrangement in zip(sources, arrangements, strict=True):
-        places = {index: place for place, index in enumerate(arrangement)}
-        as_read = [[places[index] for index in order] for order in orders]
-        scores.append(_score_orders(model, tokenizer, source, as_read, batch_size))
-    return (torch.stack(scores).logsumexp(0) - math.log(len(scores))).tolist()
-
-
-def _score_orders(model, tokenizer, source, orders, batch_size) -> torch.Tensor:
-    """The log-probabilities, of [`_log_probabilities`], of orders of an encoder input, which is encoded once."""
+    """
+    The logarithm of the mean of the probabilities of each order over the arrangements, whose inputs are given. Each
+    input is encoded once.
+    """
     ids = torch.as_tensor(sentence_token_ids(tokenizer))
-    batch = padded([source], tokenizer, model)
-    encoded = model.get_encoder()(**batch)  # (1, S, D)
-    scores = []
-    for start in range(0, len(orders), batch_size):
-        tokens = ids[torch.tensor(orders[start : start + batch_size])].to(model.device)  # (B, N)
-        repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
-        outputs = (encoded.last_hidden_state.expand(len(tokens), -1, -1),)
-        scores.append(_log_probabilities(model, repeated, outputs, tokens, tokens >= 0))
-        if scores[-1].isnan().any():
-            raise not_finite("The probability of an order", model)
-    return torch.cat(scores)
+    of_arrangements = []
+    for source, arrangement in zip(sources, arrangements, strict=True):
+        batch = padded([source], tokenizer, model)
+        encoded = model.get_encoder()(**batch).last_hidden_state  # (1, S, D)
+        places = {index: place for place, index in enumerate(arrangement)}
+        as_read = torch.tensor([[places[index] for index in order] for order in orders])  # (number of orders, N)
+        scores = []
+        for part in as_read.split(batch_size):
+            tokens = ids[part].to(model.device)  # (B, N)
+            repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
+            outputs = (encoded.expand(len(tokens), -1, -1),)
+            scores.append(_log_probabilities(model, repeated, outputs, tokens, tokens >= 0))
+        of_arrangements.append(torch.cat(scores))
+    scores = torch.stack(of_arrangements)
+    if scores.isnan().any():
+        raise not_finite("The probability of an order", model)
+    return (scores.logsumexp(0) - math.log(len(scores))).tolist()
 
 
 def _encode(tokenizer, documents, arrangements, max_source_length) -> list[list[list[int]]]:

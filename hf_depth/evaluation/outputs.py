@@ -8,7 +8,7 @@ from itertools import compress
 from pathlib import Path
 
 from ..tables import aligned, markdown_table
-from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
+from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
 from .metrics import METRICS, exact_match
 from .plots import plot_confusion_matrix
 from .scoring import BASELINES, TaskEvaluation
@@ -39,31 +39,24 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
     written, evaluations = [], list(evaluations)
     one_benchmark = len({evaluation.dataset.spec.benchmark for evaluation in evaluations}) == 1
     for evaluation in evaluations:
-        dataset, predictions = evaluation.dataset, evaluation.predictions
+        dataset, predicted_ids = evaluation.dataset, evaluation.predictions.label_ids
         spec, rows, split = dataset.spec, dataset.rows, dataset.split
         name = "_".join(dataset.key[1:] if one_benchmark else dataset.key)
         path = Path(folder, f"predictions_{name}.jsonl")
-        write_predictions(path, spec, rows, predictions.texts, predictions.label_ids, predictions.scores)
+        write_predictions(path, evaluation)
         written.append(path)
         if spec.labels is None:
             continue
         submissions = Path(folder, "submission", "" if one_benchmark else spec.benchmark)
         indices = rows["idx"] if "idx" in rows.column_names else None
-        write_submission(submissions, spec, split, predictions.label_ids, indices)
+        write_submission(submissions, spec, split, predicted_ids, indices)
         if dataset.has_targets and spec.num_labels <= MOST_LABELS_OF_A_PICTURE:
             path, title = Path(folder, f"confusion_matrix_{name}.png"), f"{spec.full_name}, {split}"
-            plot_confusion_matrix(path, spec, spec.label_ids(rows), predictions.label_ids, title)
+            plot_confusion_matrix(path, spec, spec.label_ids(rows), predicted_ids, title)
     return written
 
 
-def write_predictions(
-    path: str | os.PathLike,
-    spec: TaskSpec,
-    rows: Sequence[Example],
-    texts: Sequence[str] | None = None,
-    predicted_ids: Sequence[int] | None = None,
-    scores: Sequence[Sequence[float]] | None = None,
-) -> None:
+def write_predictions(path: str | os.PathLike, evaluation: TaskEvaluation) -> None:
     """
     Write one JSON object per example and line.
 
@@ -73,38 +66,29 @@ def write_predictions(
       unparseable text.
     - `label`: the same of the example, `null` if it is unlabeled; for a free-form task instead all `references`.
     - `correct`: whether the two are the same (free-form: up to case and punctuation), `null` if it is unlabeled.
-
-    Args:
-        path (`str` or `os.PathLike`): file to write; its folder is made.
-        spec (`TaskSpec`): the task.
-        rows (`Dataset` or `Sequence[Mapping]`): the examples.
-        texts (`Sequence[str]`, *optional*): generated texts.
-        predicted_ids (`Sequence[int]`, *optional*): instead of them or beside them, the class of each example.
-        scores (`np.ndarray` of shape `(num_examples, num_labels)`, *optional*): as `score_labels` returns them.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
-        for line in _predictions(spec, rows, texts, predicted_ids, scores):
+        for line in _predictions(evaluation):
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _predictions(spec, rows, texts, predicted_ids, scores) -> Iterator[dict]:
-    if predicted_ids is None and spec.labels is not None:
-        predicted_ids = spec.parse_all(texts)
-    for index, row in enumerate(rows):
+def _predictions(evaluation: TaskEvaluation) -> Iterator[dict]:
+    spec, predictions = evaluation.dataset.spec, evaluation.predictions
+    for index, row in enumerate(evaluation.dataset.rows):
         line = {"index": index} | {name: row[name] for name in IDENTITY_COLUMNS if name in row}
         line["input"] = spec.prompt(row)
-        if texts is not None:
-            line["answer"] = texts[index]
-        if scores is not None:
-            line["scores"] = dict(zip(spec.labels.values(), map(float, scores[index]), strict=True))
+        if predictions.texts is not None:
+            line["answer"] = predictions.texts[index]
+        if predictions.scores is not None:
+            line["scores"] = dict(zip(spec.labels.values(), map(float, predictions.scores[index]), strict=True))
         if spec.labels is None:
             references = spec.targets(row)
-            (right,) = exact_match([texts[index]], [references])
+            (right,) = exact_match([predictions.texts[index]], [references])
             line |= {"references": references, "correct": bool(right) if references else None}
         else:
-            predicted, label = int(predicted_ids[index]), spec.label_id(row)
+            predicted, label = int(predictions.label_ids[index]), spec.label_id(row)
             line |= {"prediction": _label(spec, predicted), "label": _label(spec, label)}
             if spec.is_regression and label != UNLABELED:
                 line["label"] = spec.label_value(row)

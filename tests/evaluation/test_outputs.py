@@ -5,6 +5,7 @@ import logging
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from absl.testing import parameterized
@@ -72,9 +73,12 @@ class SubmissionTest(FilesTest):
 
 
 class PredictionsTest(FilesTest):
-    def read(self, *args, **kwargs):
+    def read(self, spec, rows, texts=None, label_ids=None, scores=None):
         path = self.folder / "new" / "predictions.jsonl"
-        write_predictions(path, *args, **kwargs)
+        if label_ids is None and spec.labels is not None:
+            label_ids = spec.parse_all(texts)
+        dataset = SimpleNamespace(spec=spec, rows=rows)
+        write_predictions(path, TaskEvaluation(dataset, TaskPredictions(texts, label_ids, scores), {}))
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def test_generated_texts_beside_labels(self):
@@ -102,7 +106,7 @@ class PredictionsTest(FilesTest):
     def test_scores_are_named_by_their_labels(self):
         rows = [{"sentence1": "A", "sentence2": "B", "label": 0}]
         (line,) = self.read(
-            get_task("rte"), rows, predicted_ids=np.array([1]), scores=np.array([[-2, -0.5]], dtype=np.float32)
+            get_task("rte"), rows, label_ids=np.array([1]), scores=np.array([[-2, -0.5]], dtype=np.float32)
         )
         self.assertEqual(line["scores"], {"entailment": -2.0, "not_entailment": -0.5})
         self.assertEqual((line["prediction"], line["correct"]), ("not_entailment", False))
