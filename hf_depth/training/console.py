@@ -246,18 +246,16 @@ def before_and_after(state: TrainerState, after: Mapping[str, float], names: Seq
                before   after
     eval_loss  6.5000  2.0000
     """
-    columns, note = {"after": after}, ""
+    columns = {"evaluation": after}
     first = next((log for log in state.log_history if "eval_loss" in log), None)
     if first is not None and first["step"] < state.global_step:
-        columns = {f"step {first['step']}" if first["step"] else "before": first, **columns}
-    elif state.global_step:
-        note = "\nBefore training nothing was measured: `--eval_on_start` does."
+        columns = {f"step {first['step']}" if first["step"] else "before": first, "after": after}
     rows = [
         [name, *(f"{values[name]:.4f}" if name in values else "-" for values in columns.values())]
         for name in names
         if name in after
     ]
-    return aligned([["", *columns], *rows]) + note
+    return aligned([["", *columns], *rows])
 
 
 def files_table(folder: str | os.PathLike) -> str:

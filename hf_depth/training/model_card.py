@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedModel, Trainer, TrainerState
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer_pt_utils import get_model_param_count
 
 from .. import __version__
@@ -28,7 +28,7 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_tables, readable
 from ..tasks.config import prompt_format
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
-from .console import REPORTED_METRICS
+from .console import REPORTED_METRICS, before_and_after
 from .evaluation import by_name
 from .inputs import objective_collator, objective_name
 
@@ -198,8 +198,9 @@ def _base_model(model: PreTrainedModel, folder: Path) -> str | None:
 
 def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str, Any]) -> dict[str, Any]:
     """What the card states of a pre-trained model alone."""
-    results = _pretraining_results(trainer.state, trainer.weights_step)
-    values = {name: results[name]["after"] for name in PRETRAINING_SCORES if name in results}
+    logs = [log for log in trainer.state.log_history if "eval_loss" in log and log["step"] == trainer.weights_step]
+    last = logs[-1] if logs else {}
+    values = {name: last.get(f"eval_{name}", math.nan) for name in PRETRAINING_SCORES}
     names = _as_list(trainer.card.dataset_tags)
     data = {
         "task_type": "fill-mask",
@@ -211,26 +212,13 @@ def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mappi
     return {
         "tags": ["pre-training"],
         "scores": [_score(name, name, value, data) for name, value in values.items() if math.isfinite(value)],
-        "results": markdown_tables(results),
+        "results": f"```text\n{before_and_after(trainer.state, last, REPORTED_METRICS)}\n```" if logs else "",
         "use": _pretraining_use(trainer, model),
     }
 
 
 def _score(name: str, hub_name: str, value: float, data: Mapping[str, Any]) -> EvalResult:
     return EvalResult(metric_name=name, metric_type=hub_name, metric_value=round(float(value), 6), **data)
-
-
-def _pretraining_results(state: TrainerState, step: int) -> dict[str, dict[str, float]]:
-    """The metrics of the weights of a step: each `before` training if it was measured, `after` it, and by chance."""
-    logs = [log for log in state.log_history if "eval_loss" in log]
-    own, results = [log for log in logs if log["step"] == step], {}
-    for key in REPORTED_METRICS if own else ():
-        when = {"before": logs[0]} if logs[0]["step"] == 0 < step else {}
-        values = {time: log[key] for time, log in (when | {"after": own[-1]}).items() if key in log}
-        if "after" in values and not key.endswith("_chance"):
-            chance = own[-1].get(f"{key.replace('_constrained', '')}_chance")  # decoding makes no difference to it
-            results[key.removeprefix("eval_")] = values | ({} if chance is None else {"chance": chance})
-    return results
 
 
 def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:

@@ -85,7 +85,7 @@ class AdamWScale(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients; returns what `closure` does."""
-        loss = _loss_of(closure)
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:
@@ -122,14 +122,6 @@ class AdamWScale(Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
         state["step"] += 1
         return state
-
-
-def _loss_of(closure: Callable[[], Any] | None) -> Any:
-    """What a step returns: the loss that `closure` computes, with its gradients."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
 
 
 def _count_on_cpu(state: Mapping[Tensor, dict[str, Any]]) -> None:
@@ -208,7 +200,7 @@ class MuonWithAdamW(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients; returns what `closure` does."""
-        loss = _loss_of(closure)
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for use_muon, part in self._parts.items():
             part.param_groups, part.state = self._of_kind(self.param_groups, use_muon), self.state
             part.step()

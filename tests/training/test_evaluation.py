@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import CompileConfig, GenerationConfig, StaticCache
 
 from helpers import run_in_two_processes, tiny_tokenizer
-from hf_depth import DepthTrainer, DepthTrainingArguments
+from hf_depth import DepthTrainer
 from hf_depth.training.evaluation import longest_first
 from hf_depth.training.inputs import objective_collator
 from hf_depth.training.statistics import is_shuffled
@@ -284,15 +284,6 @@ class StaticCacheTest(TrainingTestCase):
         data = [{"input_ids": list(range(3, 3 + length))} for length in (40, 40, 40, 60, 60, 60, 80, 80, 80)]
         run.predict(data)
         self.assertLen(graphs, 1)
-
-    @parameterized.parameters(
-        ({"generation_cache_implementation": "statik"}, "must be one of 'dynamic', 'static', got 'statik'"),
-        ({"predict_with_generate": False}, "is for evaluations that generate"),
-    )
-    def test_what_would_have_no_effect_is_refused(self, changes, message):
-        arguments = {"predict_with_generate": True, "generation_cache_implementation": "static", "use_cpu": True}
-        with self.assertRaisesRegex(ValueError, f"`generation_cache_implementation` {message}"):
-            DepthTrainingArguments(self.folder, **arguments | changes)
 
 
 class ConfigurationTest(TrainingTestCase):

@@ -216,7 +216,7 @@ class CardCodeTest(parameterized.TestCase):
             f"| hf_depth | {__version__}",
         ):
             self.assertIn(part, text)
-        self.assertIn("| loss |" if kind in PRETRAINED else "| validation |", text)
+        self.assertIn("\neval_loss " if kind in PRETRAINED else "| validation |", text)
         self.assertIn(
             "arXiv 2304.09151" if kind == "umt5" else "arXiv 1910.10683" if "t5" in kind else "2405.07788", text
         )
