@@ -124,9 +124,11 @@ class ProgressBar(LogLines, ProgressCallback):
 
 def install_console(trainer: Trainer) -> None:
     """Print by [`LogLines`], or on a terminal by a [`ProgressBar`]. A notebook keeps its own callback."""
-    for stock in (PrinterCallback, ProgressCallback):
-        if trainer.pop_callback(stock) is not None:
-            trainer.add_callback(ProgressBar if stock is ProgressCallback and sys.stderr.isatty() else LogLines)
+    for stock in trainer.callback_handler.callbacks:
+        if type(stock) in (PrinterCallback, ProgressCallback):
+            trainer.remove_callback(stock)
+            trainer.add_callback(ProgressBar if type(stock) is ProgressCallback and sys.stderr.isatty() else LogLines)
+            return
 
 
 def log_line(state: TrainerState, logs: Mapping[str, Any], seconds_left: float | None = None) -> str | None:
