@@ -49,10 +49,8 @@ def mask_spans(
 ) -> tuple[Ragged, Ragged]:
     """
     T5 span corruption: in the input a sentinel replaces every masked span, the target lists sentinels and spans. The
-    sentinels are used in their order in every example.
-
-    `num_noise` and `num_spans` of shape `(batch_size,)` are masked tokens and spans of each example, such as
-    [`noise_counts`]. Raises `ValueError` if an example has more spans than there are sentinels.
+    sentinels are used in their order. `num_noise` and `num_spans`, `(batch_size,)`, are masked tokens and spans, such
+    as [`noise_counts`]. `ValueError` if an example has more spans than there are sentinels.
 
     An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
     the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the numbers
@@ -126,11 +124,9 @@ def split_depth_prefix(
     """
     Prefix language modelling for DEPTH: cut every example between two sentences, all places being equally likely. The
     input has the sentences before, in some examples in a random order. The target names them in their true order, each
-    by its sentence token and `<eosen>`, and then goes on with the sentences that follow, as a whole.
-
-    Inputs use a random draw of sentence tokens, without replacement. The sentences that follow have those that the
-    input has not, in the order of their ids: a model can know which comes next, whereas from randomly drawn ones
-    nothing can be learnt. All examples have at least two sentences.
+    by its sentence token and `<eosen>`, and then goes on with the sentences that follow, as a whole. (These have the
+    unused sentence tokens, in the order of their ids: a model can know which comes next.) All examples have two
+    sentences or more.
     """
     num_given = 1 + (random.uniform(Draw.PREFIX) * (num_sentences - 1)).astype(np.int64)  # (batch_size,)
     columns = np.arange(len(special_ids.sentences))
@@ -165,10 +161,8 @@ def corrupt_depth(
     unit_lengths: np.ndarray | None = None,
 ) -> tuple[Ragged, Ragged]:
     """
-    DEPTH corruption: spans of tokens are masked, and some inputs have their sentences in a random order.
-
-    A shuffled example differs from the same example left in order only in the order of the sentences in its input.
-    Every example uses a random draw of sentinels and of sentence tokens, without replacement. `unit_lengths` of shape
+    DEPTH corruption: spans of tokens are masked, and some inputs have their sentences in a random order, which changes
+    nothing else. Sentinels and sentence tokens are random draws without replacement. `unit_lengths` of shape
     `(num_units,)` are tokens per unit of all examples, for [`unit_spans`]; no unit leaves its sentence.
 
     Raises:
@@ -211,11 +205,9 @@ def corrupt_depth(
 
 def _depth_spans(sentence_lengths, num_sentences, units, noise_settings, special_ids, random):
     """
-    The lengths of kept and masked spans of all examples, in turn.
-
-    They are laid over the sentences in a random order of its own. T5's mask always keeps the first token and masks the
-    last, and a span that is cut at the end of a sentence continues in the next one: laid over the document in its true
-    order, it would show which sentence is the last and which are neighbours.
+    The lengths of kept and masked spans of all examples, in turn. They are laid over the sentences in a random order:
+    T5's mask always ends with a masked token, and a span that is cut continues in the next sentence. Over the document
+    in its true order, it would show which sentence is the last and which are neighbours.
     """
     lengths = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
     num_noise, num_spans, _ = depth_noise_counts(lengths, num_sentences, *noise_settings)
@@ -236,10 +228,9 @@ def _ordered_units(unit_lengths, sentence_lengths, num_sentences, order):
 
 def _closed(token_ids, lengths, pieces, counts, last, special_ids):
     """
-    Inputs and targets with `</s>` at their ends, and sentinels in their order.
-
-    `pieces` are the numbers of kept and of masked tokens of each piece, `(num_pieces,)`; `counts` those of masked
-    tokens and spans of each example, `last` the indices of its last piece and of its last span, `(batch_size,)`.
+    Inputs and targets with `</s>` at their ends, and sentinels in their order. `pieces` are kept and masked tokens of
+    each piece; `counts` masked tokens and spans of each example, `last` the indices of its last piece and of its last
+    span.
     """
     (kept, noise), (num_noise, num_spans) = pieces, counts
     # Room for `</s>` behind the last piece of the input, and behind the last span of the target.
@@ -266,10 +257,8 @@ def _check_enough_sentinels(num_spans, special_ids):
 
 def _place_separators(token_ids, lengths, is_separator, kept, noise, num_spans):
     """
-    Put separators where no span is masked. `kept` and `noise` (num_spans.sum(),) count tokens of the text alone.
-
-    Returns the tokens with each separator at its new place, and how many tokens, separators included, are kept before
-    each masked span.
+    Put separators where no span is masked. `kept` and `noise` count tokens of the text alone. Returns the tokens with
+    each separator at its new place, and how many tokens, separators included, are kept before each masked span.
     """
     places = np.cumsum(~is_separator)[is_separator]  # (num_separators,): tokens of the text before each
     examples = np.repeat(np.arange(len(lengths)), lengths)[is_separator]  # (num_separators,)
@@ -285,11 +274,9 @@ def _place_separators(token_ids, lengths, is_separator, kept, noise, num_spans):
 
 def _cut_spans(kept, noise, sentence_lengths):
     """
-    Cut kept and masked spans at the ends of sentences.
-
-    A piece is some kept tokens followed by some masked tokens of the same sentence, either of them possibly none.
-    Returns how many kept and how many masked tokens each piece has, both of shape `(num_pieces,)`, and the index of
-    every sentence's first piece, shape `(len(sentence_lengths),)`.
+    Cut kept and masked spans at the ends of sentences, into pieces: kept tokens and then masked tokens of one
+    sentence, either of them possibly none. Returns both counts of each piece, and the index of every sentence's first
+    piece.
     """
     span_ends, sentence_ends = np.cumsum(kept + noise), np.cumsum(sentence_lengths)
     is_span_end, is_sentence_end = np.zeros((2, sentence_ends[-1] + 1), bool)
@@ -306,11 +293,9 @@ def _cut_spans(kept, noise, sentence_lengths):
 
 def _replace_noise(token_ids, kept, noise, sentinels, rooms=(0, 0)):
     """
-    Kept tokens with a sentinel for every masked span, and masked spans with their sentinel before them.
-
-    `kept` and `noise`, both of shape `(num_pieces,)`, count tokens that follow each other: kept, masked, kept, masked,
-    … There is a sentinel for each of the pieces that have masked tokens. `rooms` are the numbers of places that are
-    left to the caller after each piece in the input, and after each masked span in the target.
+    Kept tokens with a sentinel for every masked span, and masked spans with their sentinel before them. `kept` and
+    `noise` count tokens that follow each other, `(num_pieces,)`. `rooms` are places that are left to the caller after
+    each piece in the input, and after each masked span in the target.
     """
     is_span = noise > 0  # (num_pieces,)
     ends = np.cumsum(kept + noise)  # (num_pieces,)
@@ -346,8 +331,8 @@ def _random_order(num_sentences, max_sentences, random, purpose):
 
 def _mark_sentences(token_ids, starts, counts, marks, num_sentences, special_ids, leading_eosen):
     """
-    A ragged batch of the sentences `token_ids[start : start + count]`, each of them between its mark and `<eosen>`,
-    with `</s>` at the end of an example. `starts`, `counts` and `marks` have the shape `(num_sentences.sum(),)`.
+    A ragged batch of the sentences `token_ids[start : start + count]`, each between its mark and `<eosen>`, with
+    `</s>` at the end of an example. `starts`, `counts` and `marks` have the shape `(num_sentences.sum(),)`.
     """
     last_sentences = np.cumsum(num_sentences) - 1  # (batch_size,)
     first_sentences = last_sentences - num_sentences + 1

@@ -475,10 +475,7 @@ class DataCollatorForDepth(_CorruptionCollator):
 
 
 def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
-    """
-    A column of the examples as a ragged batch: int64, shapes `(lengths.sum(),)` and `(batch_size,)`. Packed rows are
-    the examples one after the other already, and say how long each is.
-    """
+    """A column of the examples, or of packed rows, as a ragged batch of int64."""
     sequences = [example[column] for example in examples]
     lengths = lengths_per_example(examples, column)
     if lengths.min() == 0 and column != METADATA_IDS:

@@ -166,8 +166,8 @@ def depth_input_and_target_lengths(
     max_unit_length: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    The largest lengths that a DEPTH example can have after corruption, special tokens included. How many spans are cut
-    at the end of a sentence is random; these bounds always hold.
+    The largest lengths of input and target that a DEPTH example can have after corruption: how many spans are cut at
+    the end of a sentence is random.
 
     An input is `<eosen>`, the kept tokens, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`; a
     target is the same without the first `<eosen>` and with the masked tokens in place of the kept ones.
@@ -194,8 +194,8 @@ def depth_most_spans(
 
 def depth_prefix_lengths(num_tokens: Count, num_sentences: Count) -> tuple[np.ndarray, np.ndarray]:
     """
-    The largest lengths that an example of [`split_depth_prefix`] can have, special tokens included: of an input with
-    all sentences but one, and of a target that continues after the first sentence.
+    The largest lengths of an example of [`split_depth_prefix`]: of an input with all sentences but one, and of a
+    target that continues after the first sentence.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     return num_tokens + 2 * num_sentences - 1, num_tokens + 2 * num_sentences

@@ -32,18 +32,10 @@ class PackedPreprocessor:
     Makes rows of several examples from those that another preprocessor makes of documents.
 
     The examples of a batch of documents are put together by the lengths that they can have after corruption: however
-    they are corrupted, all of a row fit into both maximum lengths. Every example is in exactly one row, in a row
-    examples are in the order of the documents, and rows are in the order of their first examples. Those that are too
-    short to train on, without tokens or with fewer than `min_sentences` sentences, are in rows of their own, which
-    [`prepare_dataset`] counts and drops.
-
-    As with `pack_examples`, the rows depend on `batch_size` and `num_proc` of the map.
-
-    Args:
-        preprocessor: makes examples, such as [`DepthPreprocessor`].
-        length_bounds (`LengthBounds`): what [`Objective.length_bounds`] gives.
-        max_source_length, max_target_length (`int`): most tokens of the sources and of the targets of a row.
-        min_sentences (`int`, defaults to 1): examples with fewer sentences are not packed.
+    they are corrupted, all of a row fit into both maximum lengths. Examples and rows are in the order of the
+    documents. Those that are too short to train on, without tokens or with fewer than `min_sentences` sentences, are
+    in rows of their own, which [`prepare_dataset`] counts and drops. The rows depend on `batch_size` and `num_proc` of
+    the map.
 
     >>> from hf_depth.data.noise_lengths import prefix_lengths
     >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
@@ -163,8 +155,7 @@ def lengths_per_example(rows: Sequence[Mapping[str, Any]], column: str) -> np.nd
 
 def unpack_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
-    The examples of packed rows, to look at; each with the numbers of its row. Examples that are not packed come back
-    as they are.
+    The examples of packed rows, to look at; each with the numbers of its row. Others come back as they are.
 
     >>> rows = [{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2], "num_cut_tokens": 0}]
     >>> [example["input_ids"].tolist() for example in unpack_rows(rows)]

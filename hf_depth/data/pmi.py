@@ -277,13 +277,11 @@ def _leftmost(starts: np.ndarray, size: int) -> np.ndarray:
 def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) -> tuple[dict[int, Counter], dict]:
     """
     Count the n-grams of a stream of texts, of one to five words without a punctuation mark or a line break among them.
+    Of each length in words, returns the counts of tuples of words, and the number of all n-grams.
 
     Memory is bounded: when more than `max_counted` different n-grams of a length are held, the count of each is
-    lowered by one, and those without a count are dropped. So a count may be too low, but by no more than the number
-    of these times, which is logged, and which is at most `total / max_counted`.
-
-    Returns:
-        Length in words -> count of each n-gram, a tuple of words; and length -> number of all n-grams.
+    lowered by one, and those without a count are dropped. So a count may be too low, but by no more than the number of
+    these times, which is logged, and which is at most `total / max_counted`.
 
     Source: Misra and Gries (1982), "Finding repeated elements".
 

@@ -146,8 +146,7 @@ class SpanCorruptionPreprocessor(_Preprocessor):
 
     def _joined(self, documents: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
         """
-        The windows of all documents together, none of which begins or ends with a separator, and how many documents
-        begin in each of them.
+        The windows of all documents together, without `</s>` at their ends, and how many documents begin in each.
         """
         parts = [np.append(document, np.int32(self.separator)) for document in documents if len(document)]
         tokens = np.concatenate([*parts, np.array([], dtype=np.int32)])  # (joined_length,)
@@ -263,7 +262,7 @@ class DepthPreprocessor(_Preprocessor):
         return self._with_units_and_metadata(columns, columns["sentence_lengths"], batch, num_windows)
 
     def _windows(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
-        """Yield the sentences of each window and how many tokens in it belong to cut sentences."""
+        """The sentences of each window, and how many tokens in it belong to cut sentences."""
         longest = self.capacities[0]
         start = 0  # of the sentences since the last one that had to be cut
         for end, sentence in enumerate(sentences):
@@ -280,12 +279,12 @@ class DepthPreprocessor(_Preprocessor):
 
     def _groups(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
         """
-        Yield windows of sentences none of which has to be cut.
+        Windows of sentences none of which has to be cut.
 
         If windows were filled one after the other, each would begin with the sentence that was too long for the one
-        before: first sentences would be longer than others, and lengths would show the order of the sentences. So the
-        places where a window begins and ends may depend on lengths only through sums over whole windows or over groups
-        that contain them: any order of the sentences of a window would have given the same windows.
+        before: lengths would show the order of the sentences. So the places where a window begins and ends depend on
+        lengths only through sums over whole windows or over groups that contain them: any order of the sentences of a
+        window would have given the same windows.
         """
         number = self._number_that_fits_on_average(sentences)
         for group in _equal_parts(sentences, -(-len(sentences) // number)):
@@ -381,16 +380,14 @@ def prepare_dataset(
 ) -> Dataset | IterableDataset:
     """
     Map documents to examples of token ids, dropping all other columns. A result that `datasets` has cached is reused.
+    Documents that give no example (no text, or for T5 fewer than two tokens) are dropped; of a map-style data set,
+    what is left out is counted and logged.
 
     Args:
         dataset (`Dataset` or `IterableDataset`): documents, map-style or streamed; one split of a corpus.
         preprocessor ([`SpanCorruptionPreprocessor`] or [`DepthPreprocessor`]): makes the examples.
         num_proc, overwrite_cache, desc: of the map, for a map-style data set.
         min_sentences (`int`, defaults to 1): leave out examples of a [`DepthPreprocessor`] with fewer sentences.
-
-    Returns:
-        A data set of the same kind, with the columns of the preprocessor. Documents that give no example (no text, or
-        for T5 fewer than two tokens) are dropped; of a map-style data set, what is left out is counted and logged.
 
     Raises:
         `ValueError`: if a column is missing or holds something else than text, or if no example is left.
@@ -473,17 +470,11 @@ def _kept(examples: Dataset, column: str, least: int, number: str, reason: str) 
 
 def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count what prepared examples hold, at the speed of Arrow.
-
-    Args:
-        dataset (`Dataset`): from [`prepare_dataset`], map-style.
-        unk_token_id (`int`, *optional*): if given, `unknown_tokens` is counted as well.
-
-    Returns:
-        `dict[str, int]`: `examples`, `tokens` (before corruption, without special tokens), `tokens_cut` (in sentences
-        longer than a window); for DEPTH also `sentences` and `one_sentence_examples` (they have no order to learn);
-        for rows of several examples also their number, `rows`; with metadata `metadata_examples` (that have some),
-        `metadata_tokens` and `metadata_tokens_cut` of all.
+    Count what prepared, map-style examples hold, at the speed of Arrow: `examples`, `tokens` (before corruption,
+    without special tokens), `tokens_cut` (in sentences longer than a window); for DEPTH also `sentences` and
+    `one_sentence_examples` (they have no order to learn); for rows of several examples their number, `rows`; with
+    metadata `metadata_examples` (that have some), `metadata_tokens` and `metadata_tokens_cut`; with `unk_token_id`
+    `unknown_tokens`.
     """
     columns, is_packed = dataset.column_names, f"input_ids{PER_EXAMPLE}" in dataset.column_names
     names = ["tokens", "tokens_cut", *(["rows"] if is_packed else [])]
