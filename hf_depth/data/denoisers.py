@@ -5,16 +5,14 @@ token at the beginning of the input tells the model what was drawn.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from numbers import Real
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import yaml
 
 from ..errors import UserError
-from ..ranges import Range
-from ..suggestions import suggestion
+from ..ranges import Range, check_ranges
 from ..yaml_files import UniqueKeyLoader
 from .noise import Draw, ExampleRandom
 from .noise_lengths import (
@@ -56,7 +54,7 @@ class Denoiser:
     '[X] density 0.5, mean length 64, weight 1'
     >>> Denoiser(density=15)
     Traceback (most recent call last):
-    hf_depth.errors.UserError: `density` of a denoiser must be between 0.001 and 0.999, got 15.
+    hf_depth.errors.UserError: `density` must be between 0.001 and 0.999, got 15.
     """
 
     density: float
@@ -65,12 +63,7 @@ class Denoiser:
     weight: float = 1.0
 
     def __post_init__(self):
-        for name, allowed in _RANGES.items():
-            value = getattr(self, name)
-            if (value is not None or name != "mean_length") and value not in allowed:
-                is_number = isinstance(value, Real) and abs(value) < math.inf
-                finite = "" if is_number else ", a finite number"
-                raise UserError(f"`{name}` of a denoiser must be {allowed}{finite}, got {value!r}.")
+        check_ranges(self, _RANGES)
         if self.mode is not None and not (isinstance(self.mode, str) and self.mode.strip()):
             raise UserError(f"`mode` of a denoiser must be a token such as `[R]`, or null, got {self.mode!r}.")
 
@@ -119,24 +112,14 @@ def parse_denoisers(values: Iterable[Denoiser | Mapping[str, Any] | str]) -> tup
 
 
 def _parse(value: Denoiser | Mapping[str, Any] | str) -> Denoiser:
-    if isinstance(value, Denoiser):
-        return value
-    text = value
-    if isinstance(value, str):
-        try:
-            value = yaml.load(value, UniqueKeyLoader)
-        except yaml.YAMLError:
-            value = None
-    names = [item.name for item in fields(Denoiser)]
-    if not isinstance(value, Mapping) or "density" not in value:
+    try:
+        parsed = yaml.load(value, UniqueKeyLoader) if isinstance(value, str) else value
+        return parsed if isinstance(parsed, Denoiser) else Denoiser(**parsed)
+    except (TypeError, yaml.YAMLError):  # no mapping, an unknown name, no density
         raise UserError(
             "A denoiser of `denoisers` is a mapping such as {density: 0.15, mean_length: 3, mode: '[R]', weight: 1}, "
-            f"got {text!r:.80}."
-        )
-    unknown = [name for name in value if name not in names]
-    if unknown:
-        raise UserError(f"A denoiser has no `{unknown[0]}`.{suggestion(str(unknown[0]), names)}")
-    return Denoiser(**value)
+            f"got {value!r:.80}."
+        ) from None
 
 
 def denoiser_counts(

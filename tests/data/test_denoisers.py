@@ -93,9 +93,9 @@ class ParseTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("{mean_length: 3}", "is a mapping such as"),
-        ("{density: 0.1, mean: 3}", "has no `mean`"),
-        ("{density: .nan}", "`density` of a denoiser must be .*finite number, got nan"),
-        ("{density: 0.1, mean_length: 1000000000}", "`mean_length` of a denoiser must be between 1 and 10000, got"),
+        ("{density: 0.1, mean: 3}", "is a mapping such as"),
+        ("{density: .nan}", "`density` must be .*finite number, got nan"),
+        ("{density: 0.1, mean_length: 1000000000}", "`mean_length` must be between 1 and 10000, got"),
         ("{density: 0.1, mode: [R]}", "`mode` of a denoiser must be a token"),
         ("{density: 0.1, weight: 0}", "a `weight` above 0"),
     )
