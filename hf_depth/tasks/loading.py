@@ -14,7 +14,7 @@ from datasets import Dataset
 from ..data.files import check_held_out, without_format
 from ..errors import UserError
 from ..suggestions import listed, suggestion
-from .loaders import disco_eval, discourse, natural_instructions, python_modules
+from .loaders import disco_eval, discourse, natural_instructions
 from .registry import get_task
 from .rows import INSTANCE_COLUMN, check_rows, joined, read_splits
 from .sources import TaskFiles, file_argument, load_hub_splits, read_files, split_files
@@ -81,7 +81,7 @@ LOADERS: dict[str, Loader] = {
         complete=natural_instructions.complete_example,
     ),
     "discourse": Loader(discourse.load, discourse.DiscourseOptions),
-    "python_modules": Loader(python_modules.load, python_modules.PythonModulesOptions, find_files=split_files),
+    "python_modules": Loader(discourse.load_passages, discourse.PythonModulesOptions, find_files=split_files),
 }
 
 

@@ -340,7 +340,6 @@ class TaskSplits:
         Args:
             mixing_maximum, mixing_temperature (*optional*): see [`mixing_rates`].
             seed (`int`, *optional*): the seed of the mixture; by default the `seed` of the splits.
-
         """
         self._check_prepared()
         trained = [part for part in self.parts if part.spec.train_split in part.prepared]

@@ -1,6 +1,6 @@
 """
-The loader of the discourse tasks. It makes tasks of DiscoEval from documents of your own: sentence position, binary
-sentence ordering and discourse coherence.
+The loaders of tasks that are made of documents. [`load`] makes tasks of DiscoEval: sentence position, binary sentence
+ordering and discourse coherence. [`load_passages`] asks from which part of Python's documentation a passage comes.
 
 Source: Chen, Chu and Gimpel (2019), "Evaluation Benchmarks and Learning Criteria for Discourse-Aware Sentence
 Representations", arXiv 1909.00142, section 3.
@@ -23,6 +23,7 @@ from ...data.sentences import LINES, SentenceSplitter, get_sentence_splitter
 from ...errors import UserError
 from ...ranges import AT_LEAST_ONE, Range, check_ranges
 from ...suggestions import listed
+from ..rows import read_splits
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator, split_files
 from ..spec import TaskSpec
 
@@ -35,6 +36,7 @@ DOCUMENT_SUFFIXES = (".txt", ".json", ".jsonl", ".csv", ".parquet")
 # What counts as a sentence. Headings, items of lists, code and tables do not.
 MIN_LETTERS, MAX_CHARACTERS = 10, 1000
 MIN_LETTER_SHARE = 0.75  # the share of letters among characters other than white space
+MIN_PASSAGE, MAX_PASSAGE = 100, 300  # the length of a passage in characters
 _CLOSING = ("Pe", "Pf", "Pi")  # Unicode categories of brackets and curly quotation marks
 _NO_END = frozenset(",:;、，：；/\\@#%&*")
 
@@ -53,7 +55,6 @@ class DiscourseOptions:
         test_split_percentage (`float`, *optional*, defaults to 5):
             The share of documents for the test, if there is no test file. If a model was pre-trained on the same
             documents, this must not exceed its `validation_split_percentage`. It has then not read them.
-
     """
 
     text_column: str = "text"
@@ -263,3 +264,75 @@ def _window_of_another(windows: list[list[tuple[str, ...]]], index: int, rng: np
         )
     others = windows[(index + rng.integers(1, len(windows))) % len(windows)]
     return others[rng.integers(len(others))]
+
+
+# ---- Passages of Python's documentation -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PythonModulesOptions:
+    """
+    The options of the loader of passages from Python's documentation.
+
+    Args:
+        test_split_percentage (`float`, *optional*, defaults to 5):
+            The share of documents to test on. If a model was pre-trained on the default corpus, this must not exceed
+            its `validation_split_percentage`. It has then not read them.
+    """
+
+    test_split_percentage: float = HELD_OUT_PERCENTAGE
+
+    def __post_init__(self):
+        check_ranges(self, {"test_split_percentage": TEST_PERCENTAGES})
+
+
+def load_passages(
+    spec: TaskSpec, files: TaskFiles, options: PythonModulesOptions, *, split_seed: int = 42, **_: Any
+) -> dict[str, Dataset]:
+    """
+    Return passages of the default corpus, labeled by their `source`.
+
+    The documents of each source are joined and cut into passages. Repeated passages are left out. No document is in
+    two splits, but a module may be. If a file is named, it is read as a table instead, for example with new passages.
+    """
+    if files.are_named:
+        return read_splits(spec, split_files(spec, files), files.cache_dir)
+    corpus = load_corpus(validation_split_percentage=0, cache_dir=files.cache_dir)["train"]
+    percentages = {"test": options.test_split_percentage, "validation": VALIDATION_PERCENTAGE}
+    documents = hold_out(corpus, percentages, split_seed)
+    label_of = {name: label for label, name in spec.labels.items()}
+    splits, seen = {}, set()
+    for split in ("test", "validation", "train"):
+        texts: dict[str, list[str]] = {source: [] for source in label_of}
+        for document in documents[split]:
+            if document["source"] in label_of:
+                texts[document["source"]].append(document["text"])
+        rows = {
+            passage: label_of[source]
+            for source, parts in texts.items()
+            for passage in passages("\n".join(parts))
+            if passage not in seen
+        }
+        seen |= rows.keys()
+        splits[split] = Dataset.from_dict({"text": list(rows), "label": list(rows.values())})
+    return splits
+
+
+def passages(text: str) -> Iterator[str]:
+    """
+    Yield passages of a text, each of as many consecutive sentences as fit into `MAX_PASSAGE`.
+
+    Passages shorter than `MIN_PASSAGE` are left out, and so are sentences longer than `MAX_PASSAGE`.
+
+    >>> [len(passage) for passage in passages(" ".join(["This sentence has forty-two letters in all."] * 9))]
+    [263, 131]
+    """
+    passage = ""
+    for sentence in [*get_sentence_splitter()(text), None]:
+        longer = f"{passage} {sentence}".lstrip()
+        if sentence is not None and len(longer) <= MAX_PASSAGE:
+            passage = longer
+            continue
+        if len(passage) >= MIN_PASSAGE:
+            yield passage
+        passage = sentence if sentence is not None and len(sentence) <= MAX_PASSAGE else ""
