@@ -76,7 +76,8 @@ def _load_rows(
     """ROWS vectors of a head from the one at `start` on, (ROWS, BLOCK_D), 0 behind `length` and HEAD_DIM."""
     rows = tl.arange(0, ROWS)[:, None]
     columns = tl.arange(0, BLOCK_D)[None, :]
-    pointers = pointer + (tl.cast(start, tl.int64) + rows) * num_heads * HEAD_DIM + columns
+    stride = num_heads * HEAD_DIM
+    pointers = pointer + tl.cast(start, tl.int64) * stride + rows * stride + columns
     if EVEN and HEAD_DIM == BLOCK_D:
         values = tl.load(pointers)
     else:
@@ -90,7 +91,8 @@ def _store_rows(
 ):
     rows = tl.arange(0, ROWS)[:, None]
     columns = tl.arange(0, BLOCK_D)[None, :]
-    pointers = pointer + (tl.cast(start, tl.int64) + rows) * num_heads * HEAD_DIM + columns
+    stride = num_heads * HEAD_DIM
+    pointers = pointer + tl.cast(start, tl.int64) * stride + rows * stride + columns
     inside = (rows < length - start) & (columns < HEAD_DIM)
     tl.store(pointers, values.to(pointer.dtype.element_ty), mask=inside)
 
@@ -538,34 +540,6 @@ def _score_gradient_kernel(
     tl.store(score_gradient + tl.cast(queries, tl.int64) * key_length + keys, sums, mask=inside)
 
 
-@jit
-def _diagonal_sum_kernel(
-    score_gradient,
-    bias_gradient,
-    parts,
-    num_heads,
-    query_length,
-    key_length,
-    ROWS: tl.constexpr,
-    DIAGONALS: tl.constexpr,
-):
-    """The gradient of the bias: (parts, heads, queries, keys) summed over the parts and along the diagonals."""
-    num_diagonals = query_length + key_length - 1
-    num_blocks = tl.cdiv(num_diagonals, DIAGONALS)
-    head = tl.cast(tl.program_id(0) // num_blocks, tl.int64)
-    diagonal = tl.program_id(0) % num_blocks * DIAGONALS + tl.arange(0, DIAGONALS)
-    sums = tl.zeros([ROWS, DIAGONALS], tl.float32)
-    for start in range(0, parts * query_length, ROWS):
-        row = start + tl.arange(0, ROWS)
-        part = tl.cast(row // query_length, tl.int64)
-        queries = row % query_length
-        keys = diagonal[None, :] + queries[:, None] - (query_length - 1)
-        pointers = score_gradient + ((part * num_heads + head) * query_length + queries)[:, None] * key_length + keys
-        inside = (row < parts * query_length)[:, None] & (keys >= 0) & (keys < key_length)
-        sums += tl.load(pointers, mask=inside, other=0.0)
-    tl.store(bias_gradient + head * num_diagonals + diagonal, tl.sum(sums, 0), mask=diagonal < num_diagonals)
-
-
 # ---- The operators --------------------------------------------------------------------------------------------------
 # Python sees tensors of shape (batch, heads, length, head size), with the memory of (batch, length, heads, head size).
 
@@ -619,9 +593,16 @@ def _backward(
         tensors = *inputs, logsumexp, out_gradient, delta, score_gradient
         programs = parts * num_heads * tiles
         _launch(_score_gradient_kernel, programs, *tensors, batch_size, part_size, *sizes, **constants, **warps)
-        programs = num_heads * triton.cdiv(query_length + key_length - 1, 64)
-        _launch(_diagonal_sum_kernel, programs, score_gradient, bias_gradient, parts, *sizes, ROWS=64, DIAGONALS=64)
+        bias_gradient = _diagonal_sums(score_gradient.sum(0))
     return query_gradient, key_gradient, value_gradient, bias_gradient.to(bias.dtype)
+
+
+def _diagonal_sums(gradient: Tensor) -> Tensor:
+    """The gradient of the bias (H, Q + K - 1) from that of the scores (H, Q, K)."""
+    num_heads, query_length, key_length = gradient.shape
+    # Seen as one shorter, each row stands one further to the right than the row before it.
+    padded = torch.nn.functional.pad(gradient.flip(1), (0, query_length)).flatten(1)
+    return padded[:, :-query_length].reshape(num_heads, query_length, -1).sum(1)
 
 
 def _launch(kernel, programs: int, query: Tensor, *arguments, **options) -> None:

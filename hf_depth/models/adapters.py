@@ -76,22 +76,14 @@ def add_lora(
         return library.get_peft_model(model, config)
     except ValueError as error:
         raise UserError(
-            f"`lora_target_modules` {config.target_modules}: PEFT finds no linear layers of that name in a "
-            f"{type(model).__name__}. Name some, such as q+v of a T5, or leave it out for all."
+            f"`lora_target_modules` (such as q+v of a T5; without it all linear layers): {error}"
         ) from error
 
 
 def load_adapted(
     name_or_path: str | os.PathLike, load_base: Callable[[str], PreTrainedModel], **hub_arguments: Any
 ) -> PreTrainedModel:
-    """
-    The base model of an adapter, with the adapter merged into its weights.
-
-    Args:
-        name_or_path (`str` or `os.PathLike`): of the adapter.
-        load_base (`Callable`): loads its base, by a name or folder.
-        hub_arguments: `cache_dir`, `revision`, `token` of the adapter.
-    """
+    """The base model of an adapter, which `load_base` loads by its name, with the adapter merged into its weights."""
     library = peft(f"{name_or_path} is a PEFT adapter, which")
     model = load_base(library.PeftConfig.from_pretrained(name_or_path, **hub_arguments).base_model_name_or_path)
     tied = getattr(model.config, "tie_word_embeddings", None)

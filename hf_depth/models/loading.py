@@ -98,14 +98,14 @@ def load_model(
             checkpoint cannot be changed.
 
     Returns:
-        [`DepthForConditionalGeneration`] or that of another family, such as `DepthBartForConditionalGeneration`;
-        [`T5ForConditionalGeneration`]; for `"t5"` from a UMT5 [`UMT5ForConditionalGeneration`], from another family
-        the class of transformers.
+        [`DepthForConditionalGeneration`] or that of another family, such as `DepthBartForConditionalGeneration`; for
+        `"t5"` [`T5ForConditionalGeneration`], from a UMT5 [`UMT5ForConditionalGeneration`], from another family the
+        class of transformers.
 
     Raises:
-        `ValueError`: if the checkpoint is of another architecture, if its weights cannot be read or are not those of
-            the model, if the tokenizer has no sentence tokens for a DEPTH model or others than those of a checkpoint,
-            or if one of `config_changes` is unknown (as is `dtype`) or impossible.
+        `ValueError`: if the checkpoint is of another architecture, its weights are not those of the model, the
+            tokenizer has no sentence tokens for a DEPTH model or others than the checkpoint, or one of
+            `config_changes` is unknown or impossible.
 
     Example:
 
@@ -127,7 +127,11 @@ def load_model(
     if is_checkpoint and is_adapter(name_or_config, **hub):
         if quantization_config is not None:
             raise UserError(f"{name_or_config} is an adapter, for which no base is quantised (`quantization_config`).")
-        return _load_adapted(name_or_config, tokenizer, model_type, attn_implementation, hub, changes)
+        if model_type is None:
+            with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has no config.json
+                model_type = checkpoint_model_type(name_or_config, **hub)
+        options = {"model_type": model_type, "attn_implementation": attn_implementation, **hub, "revision": "main"}
+        return load_adapted(name_or_config, lambda base: load_model(base, tokenizer, **options, **changes), **hub)
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
     if quantization_config is not None:
         hub["quantization_config"] = quantization_config
@@ -137,15 +141,8 @@ def load_model(
         raise UserError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
     is_t5 = source is None or source.model_type in (DepthConfig.model_type, *T5_MODEL_TYPES)
     config = source if is_t5 else _of_type(source, model_type)
-    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    if model_type == "depth":
-        ids |= sentence_fields(tokenizer)
-    for name, value in ids.items():
-        if changes.pop(name, value) != value:
-            raise UserError(f"`{name}` of the tokenizer is {value}, which cannot be changed. Leave the argument out.")
-    if is_checkpoint and source_type == model_type == "depth":
-        _check_sentence_ids_are_kept(name_or_config, source, ids)
     name = name_or_config if is_checkpoint else None
+    ids = _ids_of(tokenizer, model_type, name, source, changes)
     if is_t5:
         model = _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, changes, ids)
     else:
@@ -161,26 +158,29 @@ def load_model(
     return model
 
 
-def _load_adapted(name_or_path, tokenizer, model_type, attn_implementation, hub, changes):
-    """The model that an adapter makes of its base; a `config.json` beside it says what kind that is."""
-    if model_type is None:
-        with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has none
-            model_type = checkpoint_model_type(name_or_path, **hub)
-    options = {"model_type": model_type, "attn_implementation": attn_implementation, **hub, "revision": "main"}
-    return load_adapted(name_or_path, lambda base: load_model(base, tokenizer, **options, **changes), **hub)
+def _ids_of(tokenizer, model_type, name, source, changes):
+    """The fields of a configuration that a tokenizer decides. Changes and a DEPTH checkpoint must agree with them."""
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    if model_type == "depth":
+        ids |= sentence_fields(tokenizer)
+    for field, value in ids.items():
+        if changes.pop(field, value) != value:
+            raise UserError(f"`{field}` of the tokenizer is {value}, which cannot be changed. Leave the argument out.")
+        trained = getattr(source, field, value)
+        if field in SENTENCE_SETTINGS and name is not None and trained != value:
+            raise UserError(
+                f"`{field}` of {name} is {trained}, but that of the tokenizer is {value}: the model would look for "
+                "its sentence tokens in rows of the embeddings that were not trained for them. Load the tokenizer "
+                f"that was saved beside the model: `load_tokenizer({str(name)!r})`."
+            )
+    return ids
 
 
 def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:
     """
     The configuration of a checkpoint, with `scale_decoder_outputs=False` for a UMT5 whose file says
-    `tie_word_embeddings=False`, which `AutoConfig` of transformers 5 overwrites.
-
-    Args:
-        name_or_path: folder or name on the Hub.
-        hub_arguments: for `AutoConfig.from_pretrained`.
-
-    Raises:
-        `ValueError`: if there is no `config.json` of a model.
+    `tie_word_embeddings=False`, which `AutoConfig` of transformers 5 overwrites. Raises `ValueError` if there is no
+    `config.json` of a model.
     """
     try:
         # `False`: for a type that is not known here it would ask whether to run the code of the checkpoint.
@@ -300,15 +300,3 @@ def _use_known_rows(config, tokenizer):
     """Let any rows be those of the sentence tokens, as long as a checkpoint has none for them."""
     if vocabulary_size(config) < len(tokenizer):
         config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
-
-
-def _check_sentence_ids_are_kept(name_or_path, source, ids):
-    """Raise if a DEPTH checkpoint was trained with other sentence tokens than those of the tokenizer."""
-    for name in ("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id"):
-        trained, found = getattr(source, name), ids[name]
-        if trained != found:
-            raise UserError(
-                f"`{name}` of {name_or_path} is {trained}, but that of the tokenizer is {found}: the model would look "
-                "for its sentence tokens in rows of the embeddings that were not trained for them. Load the tokenizer "
-                f"that was saved beside the model: `load_tokenizer({str(name_or_path)!r})`."
-            )

@@ -44,15 +44,8 @@ def parts_with_vocabulary(config: PreTrainedConfig) -> Iterator[PreTrainedConfig
 
 def decoder_inputs(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
     """
-    Labels (B, T) shifted to the right, behind the start token. (Some families shift otherwise by themselves: an mBART
-    starts with the last token of a target, which `generate()` does not know.)
-
-    Args:
-        model (`PreTrainedModel`): any encoder-decoder, also wrapped by PEFT.
-        labels (`torch.LongTensor` of shape `(B, T)`): padded with -100.
-
-    Returns:
-        `torch.LongTensor` of shape `(B, T)`.
+    Labels (B, T), padded with -100, shifted to the right, behind the start token. (Some families shift otherwise by
+    themselves: an mBART starts with the last token of a target, which `generate()` does not know.)
     """
     decoder = model.config.get_text_config(decoder=True)
     shifted = labels.roll(1, dims=-1)
@@ -61,10 +54,7 @@ def decoder_inputs(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor
 
 
 def decoder_start_token_id(model: PreTrainedModel) -> int:
-    """
-    What the decoder starts with, in training as in `generate()`. Raises `ValueError` if no configuration of the model
-    says so.
-    """
+    """What the decoder starts with, in training as in `generate()`. Raises `ValueError` if nothing says so."""
     for source in (model.config, getattr(model, "generation_config", None)):
         if getattr(source, "decoder_start_token_id", None) is not None:
             return source.decoder_start_token_id
@@ -101,18 +91,9 @@ def load_stock_model(
     changes: dict[str, Any],
 ) -> PreTrainedModel:
     """
-    The model of transformers for a configuration, with a row of the embeddings for each token.
-
-    Args:
-        name_or_path: a checkpoint, or `None` for a model from scratch.
-        config: of the checkpoint, or of the model from scratch.
-        tokenizer: what the model will read.
-        attn_implementation: `"sdpa"`, or `"eager"`; that which the family has if it has no sdpa.
-        hub: further arguments of `from_pretrained`: `cache_dir`, `revision`, `token`, `quantization_config`.
-        changes: fields of the configuration to set.
-
-    Raises:
-        `ValueError`: for unknown fields, a tokenizer without end or padding, or weights of another model.
+    The model of transformers for a configuration, of a checkpoint or from scratch (`None`), with a row of the
+    embeddings for each token; "eager" where a family has no "sdpa". `hub` goes to `from_pretrained`, `changes` into
+    the configuration.
     """
     model_class = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
     if attn_implementation.startswith("depth_"):

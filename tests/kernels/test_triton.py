@@ -101,12 +101,9 @@ def compile_kernel(
 ) -> triton.compiler.CompiledKernel:
     """Compile a kernel without a GPU. What Triton knows of lengths: 16 divides them, nothing, or some are 1."""
     function, is_even = getattr(triton_kernels, f"_{name}_kernel"), lengths == "even"
-    if name == "diagonal_sum":
-        constants, settings = {"ROWS": 64, "DIAGONALS": 64}, {}
-    else:
-        query = torch.empty(1, 1, 128, head_dim, dtype=dtype)
-        constants, settings = triton_kernels._constants(name, query, query)
-        constants |= {"EVEN_QUERIES": is_even, "EVEN_KEYS": is_even}
+    query = torch.empty(1, 1, 128, head_dim, dtype=dtype)
+    constants, settings = triton_kernels._constants(name, query, query)
+    constants |= {"EVEN_QUERIES": is_even, "EVEN_KEYS": is_even}
     constants |= {argument: 1 for argument in ONES if argument in function.arg_names and lengths == "one"}
     vector = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[dtype]
     types = dict.fromkeys(VECTORS, vector) | dict.fromkeys(FLOAT32, "*fp32") | dict.fromkeys(constants, "constexpr")
@@ -131,7 +128,6 @@ class CompiledKernelsTest(parameterized.TestCase):
         ("forward", 90, torch.bfloat16, "uneven"),
         ("query_gradient", 90, torch.float32, "one"),
         ("key_value_gradient", 90, torch.float32, "uneven", 128),
-        ("diagonal_sum", 90, torch.float32, "uneven"),
     )
     def test_kernels_compile_and_fit_into_shared_memory(self, *arguments):
         compiled = compile_kernel(*arguments)
