@@ -75,9 +75,7 @@ def add_lora(
     try:
         return library.get_peft_model(model, config)
     except ValueError as error:
-        raise UserError(
-            f"`lora_target_modules` (such as q+v of a T5; without it all linear layers): {error}"
-        ) from error
+        raise UserError(f"`lora_target_modules` {target_modules}: {error}") from error
 
 
 def load_adapted(
