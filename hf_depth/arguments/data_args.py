@@ -161,12 +161,7 @@ class CorpusArguments:
         return arguments | {"dataset_mixture": self.mixture, "revision": self.dataset_revision}
 
     def keep_commits(self, run: Mapping[str, Any]) -> None:
-        """
-        Where no revision is named, read the commits of the Hub that a run states, not newer ones.
-
-        Args:
-            run: what [`describe_run`] says of it, and its checkpoints.
-        """
+        """Where no revision is named, read the commits of the Hub that a run states, not newer ones."""
         from ..data.corpus import described_commit
         from ..data.shards import CONTENT
 
@@ -191,9 +186,6 @@ class CorpusArguments:
         """
         What identifies the documents to train on beside the flags, see [`corpus.describe_documents`]; of a mixture
         each setting of each source by itself, so that a difference is named.
-
-        Args:
-            cache_dir: as for [`load_corpus`].
         """
         from ..data.corpus import describe_documents
         from ..data.mixture import naming_source
@@ -215,12 +207,7 @@ class CorpusArguments:
         return described
 
     def describe_text(self, cache_dir: str | None = None) -> dict[str, Any]:
-        """
-        What identifies the documents of all splits, wherever their files are.
-
-        Args:
-            cache_dir: as for [`load_corpus`].
-        """
+        """What identifies the documents of all splits, wherever their files are."""
         described = {"source": self.source, "hub_datasets": self.hub_datasets}
         described |= {name: getattr(self, name) for name in TEXT_FLAGS}
         if self.mixture is None:
@@ -233,12 +220,7 @@ class CorpusArguments:
         return described | {"sources": sources}
 
     def for_sharding(self, cache_dir: str | None = None) -> dict[str, Any]:
-        """
-        The arguments of [`prepare_shards`] but for the corpus and the objective.
-
-        Args:
-            cache_dir: as for [`load_corpus`].
-        """
+        """The arguments of [`prepare_shards`] but for the corpus and the objective."""
         return {
             "folder": self.tokenized_dataset_dir,
             "text_column": self.text_column,
@@ -396,9 +378,6 @@ class ObjectiveArguments:
         """
         Check that the objective is one for this kind of model.
 
-        Args:
-            model_type: `"depth"` or `"t5"`.
-
         Raises:
             `UserError`: naming the flag.
         """
@@ -426,9 +405,6 @@ class ObjectiveArguments:
     def build(self, model_type: str, tokenizer: "PreTrainedTokenizerBase") -> "Objective":
         """
         The objective that the flags describe. A flag that is not given leaves the default of the objective's class.
-
-        Args:
-            model_type: `"depth"` or `"t5"`.
             tokenizer: what the model reads; mode tokens of a mixture of denoisers are added to it.
 
         Raises:
@@ -451,12 +427,7 @@ class ObjectiveArguments:
         return OBJECTIVES[model_type, self.objective](tokenizer, **given)
 
     def describe(self, model_type: str) -> dict[str, Any]:
-        """
-        The settings of the objective, which identify a run.
-
-        Args:
-            model_type: `"depth"` or `"t5"`.
-        """
+        """The settings of the objective, which identify a run."""
         settings = self._settings(model_type)
         described = copy(self)
         vars(described).update(settings | self._given(settings))

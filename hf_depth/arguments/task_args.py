@@ -122,36 +122,6 @@ class TaskArguments:
         return {"mixing_maximum": self.mixing_maximum, "mixing_temperature": self.mixing_temperature}
 
 
-def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> "TaskConfig | None":
-    """
-    What the folder of a fine-tuned model says about its tasks, if the arguments name no others: neither a benchmark
-    nor a task file, and by `dataset_name` at most some of the model's tasks.
-
-    Raises:
-        `OSError`: if no task is named, and there is no such model.
-    """
-    from ..tasks.config import find_task_config
-
-    names = task_args.dataset_name
-    if (
-        model_args.model_name_or_path is None
-        or task_args.benchmark
-        or task_args.task_file
-        or ALL_TASKS in (names or ())
-    ):
-        return None
-    try:
-        config = find_task_config(model_args.model_name_or_path, **model_args.hub_arguments)
-    except OSError:
-        if names:
-            return None
-        raise
-    if config is None or not names:
-        return config
-    own = [known for task in config.tasks for known in (task.name, task.full_name)]
-    return config if all(name in own for name in names) else None
-
-
 def parse_task_arguments(
     dataclass_types: Sequence[type], args: Sequence[str] | None = None, description: str | None = None
 ) -> tuple:
@@ -168,31 +138,52 @@ def parse_task_arguments(
         `tuple`: one instance of each dataclass, and the `list[TaskSpec]` of [`chosen_tasks`].
 
     Raises:
-        `ValueError`, `OSError`: as of [`chosen_tasks`] and [`model_tasks`].
+        `UserError`, `OSError`: as of [`chosen_tasks`] and [`model_tasks`].
         `SystemExit`: as of [`parse_arguments`].
     """
+    from ..tasks.registry import training_tasks
+
     parsed = parse_arguments(dataclass_types, args, description=description)
-    config = model_tasks(*parsed[:2])
-    tasks = chosen_tasks(parsed[1], config, parsed[0].model_name_or_path)
-    config = config or _config_of_training(parsed[0], tasks)
+    model_args, task_args, *_ = parsed
+    config = model_tasks(model_args, task_args)
+    tasks = chosen_tasks(task_args, config, model_args.model_name_or_path)
+    if config is None and not any(task.train_split for task in tasks):
+        saved = _saved_config(model_args)
+        trained = {task.full_name for task in training_tasks(tasks)}
+        config = saved if saved and trained <= set(saved.task_names) else None
     if config is not None:
         parsed = parse_arguments(dataclass_types, args, description=description, defaults=task_defaults(config))
     return *parsed, tasks
 
 
-def _config_of_training(model_args: ModelArguments, tasks: "Sequence[TaskSpec]") -> "TaskConfig | None":
-    """What the model's folder says, if it was fine-tuned on what these tasks without training data are trained on."""
-    from ..tasks.config import find_task_config
-    from ..tasks.registry import training_tasks
+def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> "TaskConfig | None":
+    """
+    What the folder of a fine-tuned model says about its tasks, if the arguments name no others: neither a benchmark
+    nor a task file, and by `dataset_name` at most some of the model's tasks.
 
-    if model_args.model_name_or_path is None or any(task.train_split for task in tasks):
+    Raises:
+        `OSError`: if no task is named, and there is no such model.
+    """
+    names = task_args.dataset_name or ()
+    if task_args.benchmark or task_args.task_file or ALL_TASKS in names:
+        return None
+    config = _saved_config(model_args, is_needed=not names)
+    own = {known for task in config.tasks for known in (task.name, task.full_name)} if config else set()
+    return config if own.issuperset(names) else None
+
+
+def _saved_config(model_args: ModelArguments, is_needed: bool = False) -> "TaskConfig | None":
+    """What a model's folder says about its tasks. A wrong model is told later, unless this is needed."""
+    from ..tasks.config import find_task_config
+
+    if model_args.model_name_or_path is None:
         return None
     try:
-        config = find_task_config(model_args.model_name_or_path, **model_args.hub_arguments)
+        return find_task_config(model_args.model_name_or_path, **model_args.hub_arguments)
     except OSError:
-        return None  # whatever is wrong with the model is said when it is loaded
-    trained = [task.full_name for task in training_tasks(tasks)]
-    return config if config and set(trained) <= set(config.task_names) else None
+        if is_needed:
+            raise
+        return None
 
 
 def task_defaults(config: "TaskConfig") -> dict[str, Any]:
