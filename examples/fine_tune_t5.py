@@ -68,13 +68,12 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
         tokenizer = model_args.train_tokenizer(splits.training_texts(), training_args)
     splits.prepare(tokenizer, sentence_tokens=model_args.model_type == "depth", **task_args.for_preparing())
 
-    # ---- Model ----
+    # ---- Model and trainer ----
     model = run.restore(model_args.load_model(tokenizer))
-
-    # ---- Trainer ----
     if training_args.should_log:
         print(f"\nWhat the model reads and writes:\n{splits.preview()}", flush=True)
     seed = training_args.seed if training_args.data_seed is None else training_args.data_seed
+    settings = task_args.for_mixing() if len(splits.tasks) > 1 else {}
     trainer = hf_depth.TaskTrainer(
         model=model,
         args=training_args,
@@ -84,10 +83,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
         processing_class=tokenizer,
         task_config=splits.task_config,
         card=CardContent(
-            {
-                "Data": splits.sources | splits.statistics,
-                "Settings": task_args.for_mixing() if len(splits.tasks) > 1 else {},
-            },
+            {"Data": splits.sources | splits.statistics, "Settings": settings},
             finetuned_from=model_args.model_name_or_path,
             dataset_tags=splits.hub_datasets,
         ),
@@ -101,12 +97,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     return trainer
 
 
-def probe(
-    model_args: FineTuningModelArguments,
-    task_args: TaskArguments,
-    args: TaskTrainingArguments,
-    tasks: "list[hf_depth.TaskSpec]",
-) -> None:
+def probe(model_args, task_args, args, tasks) -> None:
     """Instead of fine-tuning, fit small classifiers on the embeddings of a checkpoint, which is not changed."""
     from hf_depth.evaluation.probing import run_probe
 

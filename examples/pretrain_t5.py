@@ -75,10 +75,8 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     else:
         data, statistics = shards.load_splits(objective, splits, **corpus_args.for_loading_shards(training_args))
 
-    # ---- Model ----
+    # ---- Model and trainer ----
     model = run.restore(model_args.load_model(tokenizer))
-
-    # ---- Trainer ----
     collator = objective.collator(**objective_args.for_collating(training_args))
     if training_args.should_log:
         print_examples(first_examples(next(iter(data.values()))), collator, tokenizer)
@@ -103,12 +101,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     return trainer
 
 
-def prepare_only(
-    model_args: ModelArguments,
-    corpus_args: CorpusArguments,
-    objective_args: ObjectiveArguments,
-    training_args: DepthTrainingArguments,
-) -> None:
+def prepare_only(model_args, corpus_args, objective_args, training_args) -> None:
     """`--preprocessing_only`: write the shards, which are all that is made."""
     from hf_depth.data.shards import begun_tokenizer_folder
 

@@ -207,45 +207,31 @@ def chosen_tasks(
         model_name_or_path: where it was looked for.
 
     Raises:
-        `ValueError`: if they name none, or one that does not exist.
+        `UserError`: if they name none, or one that does not exist.
     """
     from ..tasks.config import TASK_CONFIG_FILE
     from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names
 
+    names, benchmark = task_args.dataset_name or [], task_args.benchmark
     if config is not None:
-        return [config.task(name) for name in task_args.dataset_name or config.task_names]
+        return [config.task(name) for name in names or config.task_names]
     files = [load_task_file(path) for path in task_args.task_file or ()]
-    if task_args.benchmark is not None:
-        task_names(task_args.benchmark)  # raises if there is no such benchmark, which a task file may have added
-    if task_args.dataset_name:
-        tasks = _named_tasks(task_args)
-        # A file of which no task is named brings all of its tasks.
-        tasks += [task for own in files if not any(task in tasks for task in own) for task in own]
-    elif files:
-        tasks = [task for own in files for task in own]
-    elif task_args.benchmark is not None and len(task_names(task_args.benchmark)) == 1:
-        tasks = [get_task(name, task_args.benchmark) for name in task_names(task_args.benchmark)]
-    else:
-        benchmark = task_args.benchmark
-        names = f"{benchmark} has {', '.join(task_names(benchmark))}" if benchmark else ", ".join(DATASET_VALS)
-        lacking = ""
-        if model_name_or_path and benchmark is None:  # which comes before what the model's folder says
-            lacking = f"{model_name_or_path} has no {TASK_CONFIG_FILE}, with which a fine-tuned model names its task. "
-        raise UserError(f"{lacking}Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
-    return list({task.full_name: task for task in tasks}.values())  # "rte" and "glue/rte" are one task
-
-
-def _named_tasks(task_args: TaskArguments) -> "list[TaskSpec]":
-    from ..tasks.registry import DATASET_VALS, get_task, task_names
-
-    names = task_args.dataset_name
     if ALL_TASKS in names:
-        if task_args.benchmark is None:
+        if benchmark is None:
             raise UserError(
                 f"`--dataset_name {ALL_TASKS}`: of which `--benchmark`? There are {', '.join(DATASET_VALS)}."
             )
-        excluded = [get_task(name, task_args.benchmark).name for name in task_args.excluded_datasets or ()]
-        names = [name for name in task_names(task_args.benchmark) if name not in excluded]
-        if not names:
-            raise UserError(f"`--excluded_datasets` leaves no task of {task_args.benchmark}.")
-    return [get_task(name, task_args.benchmark) for name in names]
+        excluded = [get_task(name, benchmark).name for name in task_args.excluded_datasets or ()]
+        names = [name for name in task_names(benchmark) if name not in excluded]
+    elif not names and not files and benchmark is not None and len(task_names(benchmark)) == 1:
+        names = task_names(benchmark)
+    tasks = [get_task(name, benchmark) for name in names]
+    # A file of which no task is named brings all of its tasks.
+    tasks += [task for own in files if not any(task in tasks for task in own) for task in own]
+    if not tasks:
+        known = f"{benchmark} has {', '.join(task_names(benchmark))}" if benchmark else ", ".join(DATASET_VALS)
+        lacking = ""
+        if model_name_or_path and benchmark is None:  # which comes before what the model's folder says
+            lacking = f"{model_name_or_path} has no {TASK_CONFIG_FILE}, with which a fine-tuned model names its task. "
+        raise UserError(f"{lacking}Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {known}.")
+    return list({task.full_name: task for task in tasks}.values())  # aliases name a task a second time
