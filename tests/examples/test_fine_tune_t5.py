@@ -240,7 +240,7 @@ class ErrorTest(ScriptTest):
         ("no validation data", {"validation_file": None}, "rte.*validation.*validation_file"),
         ("no test data", {"do_predict": True}, "test_file"),
         ("no room for labels", {"max_target_length": 3}, "entailment.*max_target_length"),
-        ("one file for two tasks", {"dataset_name": ["rte", "wnli"]}, "train_file.*rte.*wnli.*dataset_dir"),
+        ("one file for two tasks", {"dataset_name": ["rte", "wnli"]}, "rte.*wnli.*train.jsonl.*dataset_dir"),
         ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
     )
     def test_errors_name_the_thing(self, changes, message):
