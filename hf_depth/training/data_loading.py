@@ -26,14 +26,7 @@ WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}
 
 @contextlib.contextmanager
 def loading(trainer: "DepthTrainer", data_collator: Callable[..., Any], **settings: bool) -> Iterator[None]:
-    """
-    Use another collator and other settings while a trainer makes a data loader in this block.
-
-    Args:
-        trainer (`DepthTrainer`): the trainer. Its own collator and arguments are restored at the end.
-        data_collator (`Callable`): the collator of the data loader.
-        settings: values of the arguments `dataloader_…`, by their names without that prefix.
-    """
+    """Use another collator and other arguments `dataloader_…` while a trainer makes a data loader in this block."""
     args, collator, trainer.data_collator = trainer.args, trainer.data_collator, data_collator
     before = {f"dataloader_{name}": getattr(args, f"dataloader_{name}") for name in settings}
     try:
@@ -50,12 +43,7 @@ def loading(trainer: "DepthTrainer", data_collator: Callable[..., Any], **settin
 
 
 def evaluation_sampler(sampler_fn: Callable[[Dataset], Sampler | None]) -> Callable[[Dataset], Sampler | None]:
-    """
-    Return a function that makes the sampler of an evaluation: the longest examples first, if lengths are known.
-
-    Args:
-        sampler_fn (`Callable`): makes the sampler if lengths are unknown.
-    """
+    """Return a function that makes the sampler of an evaluation: the longest examples first, if lengths are known."""
 
     def sampler(dataset: Dataset) -> Sampler | None:
         order = longest_first(dataset)

@@ -108,16 +108,12 @@ class Run:
                 given the description in the checkpoint (empty for a new run).
 
         Raises:
-            `ValueError`: if there is nothing to do or nothing to push to the Hub, the checkpoint is missing, or it
-                belongs to another run.
+            `ValueError`: if there is nothing to do, the checkpoint is missing, or it belongs to another run.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise UserError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
         if args.push_to_hub and not args.do_train:
-            raise UserError(
-                "`push_to_hub` uploads a model that the run trains, with its card: set `do_train`, or leave out "
-                f"`push_to_hub` and upload a folder by `hf upload {args.hub_model_id or 'me/model'} FOLDER`."
-            )
+            raise UserError("`push_to_hub` uploads a model that the run trains: set `do_train`, or leave it out.")
         # Wait for a run that is stopping: it saves a checkpoint, which this run then continues from.
         with alone_in_output_dir(args) if args.do_train else nullcontext():
             checkpoint = checkpoint_to_resume(args)
@@ -174,8 +170,7 @@ class Run:
             statistics: counts of the splits `train` and `validation`, which are saved with their metrics.
 
         Raises:
-            `ValueError`: before training, if the trainer belongs to another run or lacks data, or if another run
-                trains in the same folder.
+            `ValueError`: before training, if data is missing or another run trains in the same folder.
             `OSError`: in one line, if the disk is full.
             [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training. A checkpoint is saved then.
         """

@@ -60,7 +60,6 @@ class SourceCounts:
         Return the counts over all processes by names such as `novels/tokens`. Call this on all processes.
 
         Args:
-            accelerator (`Accelerator`): adds up the counts.
             positions (`Iterable[Position]`): for a stream, the positions of this process's consumers.
             num_consumers (`int`, defaults to 1): for a stream, the number of consumers in all processes.
         """

@@ -100,18 +100,16 @@ class SpikeTest(TrainingTestCase):
             self.spiky(factor=math.nan).train()
         self.assertIn("Spike at step 17: loss nan", logs.output[0])
 
-    @parameterized.parameters(0.0, 1.0)
-    def test_ordinary_training_has_no_spike_and_logs_the_gradient_norm(self, max_grad_norm):
-        run = self.spiky(step=0, max_grad_norm=max_grad_norm)
+    def test_ordinary_training_has_no_spike_and_logs_the_gradient_norm(self):
+        run = self.spiky(step=0, max_grad_norm=1.0)
         with self.assertNoLogs(LOGGER, "WARNING"):
             run.train()
         norms = [log["grad_norm"] for log in run.state.log_history if "loss" in log]
         self.assertLen(norms, 2)
         self.assertGreater(min(norms), 0.0)
 
-    @parameterized.parameters(1, 2)
-    def test_losses_outlive_the_memory_that_they_came_in(self, accumulation):
-        arguments = {"step": 0, "max_steps": 4, "gradient_accumulation_steps": accumulation}
+    def test_losses_outlive_the_memory_that_they_came_in(self):
+        arguments = {"step": 0, "max_steps": 4, "gradient_accumulation_steps": 2}
         plain, reusing = (self.spiky(**arguments) for _ in range(2))
         plain.train()
         memory, training_step = torch.zeros(()), Trainer.training_step

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset
@@ -25,7 +24,7 @@ from hf_depth.training.checkpoints.run_description import (
     describe_run,
 )
 from hf_depth.training.runs import Run
-from tiny_training import TrainingTestCase, mixture, parameters, stream, tiny_model, trainer
+from tiny_training import TrainingTestCase, mixture, parameters, tiny_model, trainer
 
 ARGUMENTS = {
     "do_train": True,
@@ -184,21 +183,14 @@ class DescribeRunTest(TrainingTestCase):
         check_same_run(self.folder, now)
 
     def test_documents_that_are_held_out_belong_to_a_run(self):
-        for name in ("texts", "more", "even_more"):
+        for name in ("texts", "more"):
             Path(self.folder, f"{name}.txt").write_text(f"It rains on {name}.")
-        files = {name: [str(Path(self.folder, f"{name}.txt"))] for name in ("texts", "more", "even_more")}
-        saved = self.describe(train_file=files["texts"], streaming=True)
-        validated = self.describe(train_file=files["texts"], streaming=True, validation_file=files["more"])
+        texts, more = ([str(Path(self.folder, f"{name}.txt"))] for name in ("texts", "more"))
+        saved = self.describe(train_file=texts, streaming=True)
+        validated = self.describe(train_file=texts, streaming=True, validation_file=more)
         with self.assertRaisesRegex(ValueError, r"documents_held_out 5% \(now 0%\).*--allow_changed_arguments"):
             self.check(saved, validated)
-        with self.assertRaisesRegex(ValueError, r"documents_held_out 0% \(now 5%\)"):
-            self.check(validated, saved)
-        other = self.describe(train_file=files["texts"], streaming=True, validation_file=files["even_more"])
-        self.check(validated, other)
-        none = {"train_file": files["texts"], "streaming": True, "validation_split_percentage": 0}
-        self.check(self.describe(**none), self.describe(**none, validation_file=files["more"]))
-        del saved["documents_held_out"]  # of an earlier release
-        self.check(saved, validated)
+        self.check(validated, self.describe(train_file=texts, streaming=True, validation_file=texts))
 
     @parameterized.parameters(False, True)
     def test_a_folder_that_is_streamed_is_known_by_its_files(self, mixed):
@@ -321,14 +313,14 @@ class DescribeRunTest(TrainingTestCase):
         ("hf_depth.data.streams.READING_VERSION", 99, "readers"),
     )
     def test_a_stream_is_known_by_what_makes_examples_of_it(self, changed, value, name):
-        for make in (stream, functools.partial(mixture, streaming=True, packing=True)):
-            saved = describe_data(make("depth"))
-            self.check(saved, describe_data(make("depth")))
-            with mock.patch(changed, value):
-                now = describe_data(make("depth"))
-            message = rf"stream_versions .*\(now .*'{name}': [^,]*99.*--allow_changed_arguments"
-            with self.assertRaisesRegex(ValueError, message):
-                self.check(saved, now)
+        make = functools.partial(mixture, "depth", streaming=True, packing=True)
+        saved = describe_data(make())
+        self.check(saved, describe_data(make()))
+        with mock.patch(changed, value):
+            now = describe_data(make())
+        message = rf"stream_versions .*\(now .*'{name}': [^,]*99.*--allow_changed_arguments"
+        with self.assertRaisesRegex(ValueError, message):
+            self.check(saved, now)
 
     def test_shards_are_known_by_their_content_and_stand_for_the_text(self):
         objective, described = SpanCorruptionObjective(tiny_tokenizer()), {}
@@ -347,39 +339,23 @@ class DescribeRunTest(TrainingTestCase):
         second.write_text("It snows.")
         sources = [f"name=a,weight=2,train_file={first}", f"name=b,weight=1,train_file={second}"]
         saved = self.describe(dataset_mixture=sources)
-        checkpoint = Path(self.folder, "checkpoint-2")
-        checkpoint.mkdir()
-        (checkpoint / "run.json").write_text(json.dumps(saved))
-        check_same_run(checkpoint, self.describe(dataset_mixture=[*sources]))
         shutil.copy(first, Path(self.folder, "moved.txt"))
         for changes, difference in (
             ({"dataset_mixture": [sources[0].replace("=2", "=3"), sources[1]]}, r"weight of a 2\.0 \(now 3\.0\)"),
-            (
-                {"dataset_mixture": [sources[0] + ",text_column=body", sources[1]]},
-                r"text_column of a None \(now body\)",
-            ),
-            ({"dataset_mixture": sources[:1]}, r"mixture_sources \['a', 'b'\] \(now \['a'\]\)"),
             ({"dataset_mixture": sources[::-1]}, r"mixture_sources \['a', 'b'\] \(now \['b', 'a'\]\)"),
             ({"dataset_mixture": sources, "mixture_temperature": 2.0}, r"mixture_temperature 1\.0 \(now 2\.0\)"),
             ({"dataset_mixture": [sources[0], f"name=b,weight=1,train_file={first}"]}, "train_file of b"),
             ({"train_file": [str(first)]}, r"train_file None \(now"),
         ):
             with self.assertRaisesRegex(ValueError, difference):
-                check_same_run(checkpoint, self.describe(**changes))
-        moved = [sources[0].replace("one", "moved"), sources[1]]
-        check_same_run(checkpoint, self.describe(dataset_mixture=moved))
-        with self.assertRaisesRegex(ValueError, r"documents_held_out of b 5% \(now 0%\)"):
-            check_same_run(
-                checkpoint, self.describe(dataset_mixture=[sources[0], sources[1] + ",validation_file=c.txt"])
-            )
+                self.check(saved, self.describe(**changes))
+        self.check(saved, self.describe(dataset_mixture=[sources[0].replace("one", "moved"), sources[1]]))
 
     def test_examples_are_known_by_their_content(self):
         examples = [{"input_ids": [i, 1]} for i in range(100)]
         dataset = Dataset.from_list(examples)
         self.assertEqual(describe_data(dataset), describe_data(examples))
         self.assertEqual(describe_data(dataset.with_format("numpy")), describe_data(examples))
-        arrays = [{"input_ids": np.array([i, 1])} for i in range(100)]
-        self.assertEqual(describe_data(arrays), describe_data(examples))
         self.assertNotEqual(describe_data(examples[::-1]), describe_data(examples))
         self.assertNotEqual(describe_data(examples[:-1]), describe_data(examples))
         self.assertEqual(describe_data(Dataset.from_list([])), {"train_examples": 0} | describe_data([]))
