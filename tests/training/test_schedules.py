@@ -32,16 +32,6 @@ class SchedulesTest(parameterized.TestCase):
             {0: 2.0, 100: 2.0, 400: 1.0, 10_000: 0.2, 100_000: 2 / math.sqrt(1000)},
         ),
         (
-            {"lr_scheduler_type": "t5_inverse_sqrt", "learning_rate": 1.0, "warmup_steps": 0.4}
-            | {"lr_scheduler_kwargs": '{"num_decay_steps": 20000}'},
-            {40_000: 1.0, 80_000: math.sqrt(0.5), 90_000: math.sqrt(0.5) / 2, 99_999: math.sqrt(0.5) / 20_000},
-        ),
-        (
-            {"lr_scheduler_type": "cosine_with_restarts", "learning_rate": 1.0, "warmup_steps": 20_000}
-            | {"lr_scheduler_kwargs": {"num_cycles": 4}},
-            {0: 0.0, 10_000: 0.5, 20_000: 1.0, 30_000: 0.5, 40_000: 1.0, 50_000: 0.5, 80_000: 1.0, 100_000: 0.0},
-        ),
-        (
             {"lr_scheduler_type": "warmup_stable_decay", "learning_rate": 1.0, "warmup_steps": 1000},
             {0: 0.0, 500: 0.5, 1000: 1.0, 89_999: 1.0, 90_000: 1.0, 95_000: 0.5, 100_000: 0.0},
         ),
