@@ -46,6 +46,11 @@ FIGURES = {
     "score": ".4f",
     "unparsed_fraction": ".4f",
 }
+LEGEND = (
+    "loss: cross-entropy per target token, in nats; sentence loss: of the sentence tokens of DEPTH, before their "
+    "coefficient; reconstruction loss: of all other tokens. A model from scratch starts high: its random output layer is "
+    "sure of wrong tokens."
+)
 NO_LIMIT = 1_000_000  # of tokens; the documents were cut for this model already
 REPORTED_METRICS = (
     "eval_loss",
@@ -93,6 +98,7 @@ class LogLines(PrinterCallback):
     """Prints one line with a few figures for each log on the first process; nothing with `log_level` error."""
 
     _start: tuple[float, int] | None = None  # time and step after the first step, which takes longer than others
+    _is_explained = False
 
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
@@ -110,6 +116,9 @@ class LogLines(PrinterCallback):
             seconds_per_step = (time.perf_counter() - self._start[0]) / (state.global_step - self._start[1])
             seconds_left = seconds_per_step * (state.max_steps - state.global_step)
         if (line := log_line(state, logs or {}, seconds_left)) is not None:
+            if "reconstruction loss" in line and not self._is_explained:  # of pre-training
+                tqdm.write(LEGEND, file=sys.stdout)
+                self._is_explained = True
             tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
             sys.stdout.flush()
 

@@ -51,6 +51,7 @@ class ConsoleTest(TrainingTestCase):
             made.train()
             made.evaluate()
         lines = out.getvalue().splitlines()
+        self.assertStartsWith(lines.pop(0), "loss: cross-entropy per target token, in nats; sentence loss: ")
         self.assertLen(lines, 6)  # two evaluations, three steps, the end
         for line in lines:
             self.assertRegex(line, r"^step [0-3]/3 \| ")
