@@ -48,8 +48,8 @@ FIGURES = {
 }
 LEGEND = (
     "loss: cross-entropy per target token, in nats; sentence loss: of the sentence tokens of DEPTH, before their "
-    "coefficient; reconstruction loss: of all other tokens. A model from scratch starts high: its random output layer is "
-    "sure of wrong tokens."
+    "coefficient; reconstruction loss: of all other tokens. A model from scratch starts high: its random output layer "
+    "is sure of wrong tokens."
 )
 NO_LIMIT = 1_000_000  # of tokens; the documents were cut for this model already
 REPORTED_METRICS = (

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 T5_WARMUP_STEPS = 10_000  # for which the learning rate of T5 is constant (Raffel et al. 2020, section 3.1.2)
 UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is not known how long training takes
+TRIED_STEPS = 20  # at which its learning rates are computed
 
 
 class ScheduleName(ExplicitEnum):
@@ -55,7 +56,8 @@ def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_st
     `greater_is_better`.
 
     Raises:
-        `TypeError`, `ValueError`: for kwargs that the schedule does not have, or a decay longer than the run.
+        `ValueError`: for kwargs that the schedule does not have, a decay longer than the run, and learning rates that
+            are not finite or above the peak.
     """
     warmup_steps = args.get_warmup_steps(num_training_steps)
     if warmup_steps > num_training_steps:
@@ -63,13 +65,16 @@ def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_st
             f"The warm-up of {warmup_steps} steps is longer than the run of {num_training_steps}: the learning rate "
             "does not come to its peak. Give fewer `--warmup_steps`."
         )
-    return _schedule(args, optimizer, num_training_steps)
+    return _checked_schedule(args, optimizer, num_training_steps)
 
 
 def _schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     warmup_steps = args.get_warmup_steps(num_training_steps)
     options = dict(args.lr_scheduler_kwargs or {})
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):  # of some, the learning rate would be 0
+            raise UserError(f"{name} must be finite, got {value}.")
     if kind == ScheduleName.T5_INVERSE_SQRT:
         options = {"num_decay_steps": num_training_steps // 10} | options
         _check_decay(options, 0, num_training_steps)
@@ -95,13 +100,22 @@ def _check_decay(options: dict[str, Any], warmup_steps: int, num_training_steps:
         )
 
 
-def check_schedule(args: TrainingArguments) -> None:
-    """Raise `ValueError` if the schedule of the arguments cannot be made, for a run of the same length."""
-    steps = args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
+def check_schedule(args: TrainingArguments, peak: float) -> None:
+    """Raise `ValueError` if the schedule cannot be made for a run of the same length with this peak."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    _checked_schedule(args, optimizer, args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH)
+
+
+def _checked_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
+    """A schedule whose learning rates are finite and not above their peak, as far as a few steps show."""
     try:
-        _schedule(args, optimizer, steps)
-    except (AttributeError, TypeError, ValueError) as error:
+        schedule = _schedule(args, optimizer, num_training_steps)
+        for share in getattr(schedule, "lr_lambdas", ())[:1]:  # of all parameters alike; none if it follows a metric
+            for step in range(0, num_training_steps + 1, max(1, num_training_steps // TRIED_STEPS)):
+                if not 0 <= share(step) <= 1 + 1e-6:
+                    raise UserError(f"the learning rate of step {step} would be {share(step):g} times its peak.")
+        return schedule
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         given = f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs` {args.lr_scheduler_kwargs}"
         raise UserError(f"{given}: {error}") from error

@@ -178,7 +178,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 f"whole matrices, of which each process has only a part under {dividing_engine(self)}."
             )
         check_optimizer(self)
-        check_schedule(self)
+        check_schedule(self, max(self._default_rates if "learning_rate" in not_given else [self.learning_rate]))
         check_arguments(self)
 
     def _fill_optimizer(self, not_given: Collection[str]) -> None:

@@ -74,10 +74,17 @@ class SchedulesTest(parameterized.TestCase):
         ("t5_inverse_sqrt", {"num_decay_steps": 101}, "num_decay_steps 101 are more than the 100 steps"),
         ("warmup_stable_decay", {"num_decay_steps": 91}, "warmup_steps 10 and num_decay_steps 91 are more than"),
         ("cosine", {"num_cycle": 1}, "unexpected keyword argument 'num_cycle'"),
+        ("cosine_with_min_lr", {"min_lr": math.nan}, "min_lr must be finite, got nan"),
+        ("cosine_with_min_lr", {"min_lr": 1.0}, "the learning rate of step 15 would be .* times its peak"),
     )
     def test_what_does_not_fit_into_the_run_is_refused(self, kind, options, message):
         with self.assertRaisesRegex(ValueError, f"`lr_scheduler_type` {kind} .*{message}"):
             rates([], 100, lr_scheduler_type=kind, lr_scheduler_kwargs=options, warmup_steps=10)
+
+    def test_a_warm_up_that_is_longer_than_the_run_is_told(self):
+        with self.assertLogs("hf_depth.training.schedules", "WARNING") as logs:
+            rates([], 100, warmup_steps=101)
+        self.assertIn("The warm-up of 101 steps is longer than the run of 100", logs.output[0])
 
 
 class ResumedScheduleTest(TrainingTestCase):
