@@ -41,8 +41,11 @@ def run_script(main: Callable[[], Any]) -> None:
 
     >>> run_script(lambda: None)
     """
-    if hasattr(sys.stdout, "reconfigure"):
+    if sys.stdout is None:  # closed by `>&-`
+        sys.stdout = open(os.devnull, "w")
+    elif hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for letters that the encoding of a terminal lacks
+        sys.stdout.write, sys.stdout.flush = _lasting(sys.stdout.write), _lasting(sys.stdout.flush)
     try:
         main()
         return
@@ -52,6 +55,19 @@ def run_script(main: Callable[[], Any]) -> None:
             raise
     # Not inside `except`: the model and its process group, which the traceback holds, are freed before the exit.
     stop(message)
+
+
+def _lasting(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of stdout that goes on without a reader: `| head -1`, or a `tee` that was killed, ends no run."""
+
+    def call(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
+
+    return call
 
 
 def stop(message: str, usage: str = "") -> NoReturn:

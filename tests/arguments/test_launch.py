@@ -5,7 +5,10 @@ import importlib
 import io
 import logging
 import os
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -96,6 +99,19 @@ class RunScriptTest(parameterized.TestCase):
             output, _ = self.run_in(lambda: parse_arguments([DepthTrainingArguments], ["--max_step"]), LOCAL_RANK=rank)
         self.assertEqual(sleep.call_count, int(rank))
         self.assertIn("max_steps", output)
+
+    @parameterized.parameters("| head -1", ">&-")
+    def test_a_script_goes_on_when_nobody_reads_what_it_prints(self, reader):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "script.py")
+            script.write_text(
+                "from hf_depth.arguments import run_script\n"
+                "def main():\n    for _ in range(9999):\n        print('a line', flush=True)\n"
+                f"    open({str(Path(folder, 'done'))!r}, 'w')\nrun_script(main)\n"
+            )
+            run = subprocess.run(f"{sys.executable} {script} {reader}", shell=True, capture_output=True, text=True)
+            self.assertEqual(run.stderr, "")
+            self.assertTrue(Path(folder, "done").exists())
 
     def test_letters_that_the_encoding_of_a_terminal_lacks_are_escaped(self):
         file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
