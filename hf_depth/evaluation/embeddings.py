@@ -17,7 +17,7 @@ from ..data.tokenization import (
 )
 from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
-from .inference import batches_by_length, encode_documents, evaluating, not_finite, padded
+from .inference import batches_by_length, check_has_order, encode_documents, evaluating, not_finite, padded
 
 POOLINGS = ("sentence_token", "mean")
 
@@ -76,6 +76,7 @@ def sentence_embeddings(
         is_one, splitter = True, get_sentence_splitter(sentence_language)
         documents = encode_sentences([texts], TextEncoder(tokenizer), splitter)
     else:
+        check_has_order("texts", texts)
         texts = list(texts)
         is_one = bool(texts) and isinstance(texts[0], str)
         documents = encode_documents(tokenizer, [texts] if is_one else texts)

@@ -1,7 +1,8 @@
 """What predictions, embeddings, orders and minimal pairs share: evaluation mode, batches, errors of NaN."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -10,6 +11,20 @@ from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBa
 from ..data.tokenization import TextEncoder
 from ..errors import UserError
 from ..models.stock import check_length, number_of_places
+from ..ranges import AT_LEAST_ONE
+
+
+def check_at_least_one(**numbers: int | None) -> None:
+    """Raise `UserError` for a number below 1; `None` passes."""
+    for name, number in numbers.items():
+        if number is not None and number not in AT_LEAST_ONE:
+            raise UserError(f"`{name}` must be {AT_LEAST_ONE}, got {number!r}.")
+
+
+def check_has_order(name: str, values: Any) -> None:
+    """Raise `UserError` for a set or a mapping: what is found for its items could not be told apart."""
+    if isinstance(values, Set | Mapping):
+        raise UserError(f"`{name}` must be a list, got {values!r:.80}: a {type(values).__name__} has no order.")
 
 
 @contextmanager
@@ -26,6 +41,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 def batches_by_length(items: Sequence[Sequence], batch_size: int) -> Iterator[list[int]]:
     """The places of items of similar lengths, so that batches hold little padding; the longest come first."""
+    check_at_least_one(batch_size=batch_size)
     places = sorted(range(len(items)), key=lambda place: -len(items[place]))
     for start in range(0, len(places), batch_size):
         yield places[start : start + batch_size]

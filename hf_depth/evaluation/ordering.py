@@ -30,7 +30,15 @@ from ..data.tokenization import (
 from ..errors import UserError
 from ..models.configuration_depth import DepthConfig
 from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
-from .inference import batches_by_length, encode_documents, evaluating, not_finite, padded
+from .inference import (
+    batches_by_length,
+    check_at_least_one,
+    check_has_order,
+    encode_documents,
+    evaluating,
+    not_finite,
+    padded,
+)
 
 
 class SentenceOrderLogitsProcessor(LogitsProcessor):
@@ -173,6 +181,8 @@ def order_sentences(
     >>> sorted(result["order"]), result["log_probability"] > -1.8  # not less probable than one of 3! at random
     ([0, 1, 2], True)
     """
+    check_at_least_one(num_beams=num_beams, num_arrangements=num_arrangements, batch_size=batch_size)
+    check_has_order("sentences", sentences)
     is_single = isinstance(sentences, str) or isinstance(next(iter(sentences), None), str)
     documents = _documents(model, tokenizer, [sentences] if is_single else sentences)
     arrangements = [_arrangements(len(document), num_arrangements, seed) for document in documents]
@@ -229,6 +239,7 @@ def score_sentence_orders(
     >>> round(sum(math.exp(score) for score in scores), 4)
     1.0
     """
+    check_at_least_one(num_arrangements=num_arrangements, batch_size=batch_size)
     (sentences,) = _documents(model, tokenizer, [sentences])
     for number, order in enumerate(orders):
         if sorted(order) != list(range(len(sentences))):
@@ -251,6 +262,7 @@ def _documents(
     check_sentence_tokens(model, tokenizer)
     most = len(sentence_token_ids(tokenizer))
     for number, document in enumerate(documents):
+        check_has_order("sentences", document)
         if isinstance(document, str):
             raise UserError(
                 f"`sentences` must be a list of sentences, or a list of such lists, got the text {document!r:.80}. "

@@ -23,7 +23,7 @@ from ..tasks.loading import NewExamples, read_new_examples
 from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
 from ..tasks.spec import TaskSpec
-from .inference import FiniteLogits, batches_by_length, evaluating
+from .inference import FiniteLogits, batches_by_length, check_at_least_one, evaluating
 from .label_scoring import check_finite_scores, score_labels
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,8 @@ class TaskPredictor:
         loader_options (`Mapping[str, Any]`, *optional*): of the task's loader, see [`load_task`].
 
     Raises:
-        `ValueError`: if model and tokenizer do not fit each other, or labels of a free-form task are to be scored.
+        `ValueError`: if model and tokenizer do not fit each other, labels of a free-form task are to be scored, or a
+            number is below 1.
 
     >>> from hf_depth import TaskPredictor, add_sentence_tokens, load_model, train_tokenizer
     >>> text = "rte sentence1: It rains. sentence2: It is wet. entailment not_entailment"
@@ -100,6 +101,8 @@ class TaskPredictor:
         generation_num_beams: int | None = None,
         loader_options: Mapping[str, Any] | None = None,
     ):
+        numbers = {"generation_max_length": generation_max_length, "generation_num_beams": generation_num_beams}
+        check_at_least_one(batch_size=batch_size, **numbers)
         self.spec = get_task(task) if isinstance(task, str) else task
         if max_source_length is not None:  # of the task, since its loader makes prompts that fit
             self.spec = replace(self.spec, max_source_length=max_source_length)

@@ -5,7 +5,7 @@ To add a loader, write a function in `tasks/loaders/` (and a dataclass if it tak
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -208,7 +208,7 @@ def read_new_examples(
     """
     loader, place = get_loader(spec), "Example"
     options = build_options([spec], options)[spec.loader]
-    if isinstance(examples, Mapping):
+    if isinstance(examples, Mapping | Set):
         raise UserError(
             "`examples` must be a list of examples, such as `[example]`, a Dataset, a DataFrame or a file, got "
             f"{type(examples).__name__}."

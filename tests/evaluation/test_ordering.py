@@ -127,12 +127,19 @@ class OrderSentencesTest(parameterized.TestCase):
         (SHORT[:1], "Document 0 has 1 sentence. There must be at least two"),
         (["It rains."] * 21, "21 sentences.* no more than the 20 sentence tokens"),
         (["It rains.", ""], "Sentence 1 of document 0 is empty"),
+        ({"It rains.", "It pours."}, "`sentences` must be a list, got .* a set has no order"),
+        ([{"a": "It rains.", "b": "It pours."}], "`sentences` must be a list, got .* a dict has no order"),
         ("It rains. It pours.", "must be a list of sentences.*`get_sentence_splitter"),
         (["It rains. " * 100, "It pours."], "Document 0 takes .* tokens, `max_source_length` is 64, and no text is"),
     )
     def test_bad_input_is_named(self, sentences, message):
         with self.assertRaisesRegex(ValueError, message):
             order_sentences(random_model(), TOKENIZER, sentences, max_source_length=64)
+
+    @parameterized.parameters("num_beams", "num_arrangements", "batch_size")
+    def test_a_number_below_one_is_named(self, name):
+        with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
+            order_sentences(random_model(), TOKENIZER, SHORT[:2], **{name: 0})
 
 
 class RandomScores(LogitsProcessor):

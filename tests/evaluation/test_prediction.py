@@ -103,6 +103,11 @@ class TaskPredictorTest(parameterized.TestCase):
         self.assertLen(predictor(iter([{"sentence1": "A.", "sentence2": "B."}])), 1)
         self.assertLen(predictor(Dataset.from_dict({"sentence1": ["A."], "sentence2": ["B."]})), 1)
 
+    @parameterized.parameters("batch_size", "generation_max_length", "generation_num_beams")
+    def test_a_number_below_one_is_named(self, name):
+        with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
+            TaskPredictor(tiny_model("t5"), TOKENIZER, RTE, **{name: 0})
+
     def test_a_model_in_training_predicts_without_dropout(self):
         model = tiny_model("depth", dropout_rate=0.5)
         predictor, rows = TaskPredictor(model, TOKENIZER, RTE), list(rte_rows(3))

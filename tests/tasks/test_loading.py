@@ -82,6 +82,7 @@ class ColumnsTest(TaskFilesTestCase):
         ([{"review": "a"}, {"film": "b"}], "Example 1 has no column 'review'. The columns are: 'film'"),
         ([{"review": "a"}, {"review": None}], "Example 1: the column 'review' must hold text, but holds None"),
         ([1984], "Example 0 must be a dictionary with the columns 'review', got 1984"),
+        ({"a", "b"}, r"`examples` must be a list .* got set"),
         ({"review": "a"}, r"`examples` must be a list .* such as `\[example\]`.* got dict"),
     )
     def test_what_is_no_example_is_named(self, examples, message):
