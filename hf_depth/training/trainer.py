@@ -423,6 +423,15 @@ class DepthTrainer(Seq2SeqTrainer):
             logs["train_loss"] = self._total_loss_scalar / max(steps, 0.001)
         super().log(logs, start_time)
 
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """As `Trainer` does; a `metric_for_best_model` that is none of the metrics is a mistake of the user."""
+        try:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        except KeyError as error:
+            if "`metric_for_best_model`" not in str(error):
+                raise
+            raise UserError(error.args[0]) from error
+
     # ---- Saving -----------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:

@@ -147,9 +147,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self):
         not_given = [name for name in MAY_BE_DEFAULT if getattr(self, name) is None]
         check_ranges(self, RANGES)
-        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()  # which accelerate would use in any case
-        if precision in ("bf16", "fp16") and not (self.bf16 or self.fp16):
-            setattr(self, precision, True)
+        self._use_precision_of_launcher()
         self._fill_optimizer(not_given)
         if "lr_scheduler_type" in not_given:
             self.lr_scheduler_type = SchedulerType.COSINE
@@ -180,6 +178,31 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         check_optimizer(self)
         check_schedule(self, max(self._default_rates if "learning_rate" in not_given else [self.learning_rate]))
         check_arguments(self)
+        self._report_unused_metric()
+
+    def _use_precision_of_launcher(self) -> None:
+        """Take the precision that `accelerate launch` sets in the environment, so that runs are described by it."""
+        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
+        if precision in ("", "no"):
+            return
+        given = "bf16" if self.bf16 else "fp16" if self.fp16 else precision
+        if precision != given or precision not in ("bf16", "fp16"):
+            raise UserError(
+                f"ACCELERATE_MIXED_PRECISION={precision}, the `mixed_precision` of `accelerate launch`, must be no, "
+                "or bf16 or fp16 without the flag of the other one."
+            )
+        setattr(self, precision, True)
+
+    def _report_unused_metric(self) -> None:
+        """Warn of a metric that is named, by which no model is chosen."""
+        default = type(self).__dataclass_fields__["metric_for_best_model"].default
+        follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        is_used = self.load_best_model_at_end or self.save_strategy == "best" or follows
+        if self.metric_for_best_model not in (None, default) and not is_used and self.process_index == 0:
+            logger.warning(
+                f"`metric_for_best_model` {self.metric_for_best_model} chooses no model: the run ends with the last "
+                "weights. Add `--load_best_model_at_end` and an `--eval_strategy`, or leave it out."
+            )
 
     def _fill_optimizer(self, not_given: Collection[str]) -> None:
         """Take the default optimizer, one that parameters in parts allow, and its learning rate and epsilon."""

@@ -112,6 +112,26 @@ class PrecisionOfLauncherTest(parameterized.TestCase):
         self.assertTrue(self.made("no", bf16=True).bf16)
         self.assertFalse(self.made("no").bf16)
 
+    @parameterized.parameters(("fp16", {"bf16": True}), ("bf16", {"fp16": True}), ("fp8", {}))
+    def test_another_one_is_refused(self, precision, arguments):
+        with self.assertRaisesRegex(ValueError, f"ACCELERATE_MIXED_PRECISION={precision}.*must be no, or bf16 or"):
+            self.made(precision, **arguments)
+
+
+class MetricTest(parameterized.TestCase):
+    @parameterized.parameters((DepthTrainingArguments, "loss"), (TaskTrainingArguments, "accuracy"))
+    def test_a_metric_that_chooses_no_model_is_reported(self, kind, name):
+        with self.assertLogs("hf_depth.training.training_args", "WARNING") as logs:
+            kind("unused", use_cpu=True, metric_for_best_model=name)
+        self.assertLen(logs.output, 1)
+        self.assertIn(f"`metric_for_best_model` {name} chooses no model", logs.output[0])
+        best = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
+        plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"}
+        with self.assertNoLogs("hf_depth.training.training_args", "WARNING"):
+            kind("unused", use_cpu=True)
+            kind("unused", use_cpu=True, metric_for_best_model=name, **best)
+            kind("unused", use_cpu=True, metric_for_best_model=name, **plateau)
+
 
 class DevicesTest(parameterized.TestCase):
     @mock.patch("torch.cuda.device_count", return_value=2)
