@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from .models.configuration_depth import DEPTH_CONFIGS, DepthConfig
 
@@ -105,3 +105,4 @@ for _config in {*DEPTH_CONFIGS.values()}:
     _config.register_for_auto_class()
     _name = _config.__name__.replace("Config", "ForConditionalGeneration")
     AutoModelForSeq2SeqLM.register(_config, _StandIn(_name, (), {"config_class": _config}))
+AutoModel.register(DepthConfig, _StandIn("DepthEncoderModel", (), {"config_class": DepthConfig}))

@@ -22,6 +22,7 @@ from transformers import (
     T5Config,
     UMT5Config,
 )
+from transformers import T5EncoderModel as StockT5Encoder
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers import initialization as init
 from transformers.activations import GELUTanh, NewGELUActivation
@@ -327,6 +328,17 @@ def _keep_sentences(encoder, args, kwargs, output) -> Any:
     return DepthEncoderOutput(**fields, sentence_mask=kwargs["sentence_mask"])
 
 
+def _add_sentences(encoder: PreTrainedModel, config: PreTrainedConfig) -> None:
+    """
+    Let an encoder make its mask from its ids, by hooks, since `generate()` calls it by itself. A hook that held the
+    model would keep it in memory until the next garbage collection.
+    """
+    if has_sentence_tokens(config):
+        _check_sentence_tokens(config)
+    encoder.register_forward_pre_hook(partial(_mask_encoder, config), with_kwargs=True)
+    encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
+
+
 class DepthMixin:
     """
     Hierarchical attention, rows of several examples and one loss per label for an encoder-decoder of transformers, put
@@ -346,13 +358,7 @@ class DepthMixin:
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
-        if has_sentence_tokens(config):
-            _check_sentence_tokens(config)
-        # Hooks, since `generate()` calls the encoder by itself. One that held the model would keep it in memory until
-        # the next garbage collection.
-        encoder = self.get_encoder()
-        encoder.register_forward_pre_hook(partial(_mask_encoder, self.config), with_kwargs=True)
-        encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
+        _add_sentences(self.get_encoder(), self.config)
         for module in self.modules():
             if hasattr(module, "embed_positions"):
                 module.embed_positions.register_forward_hook(_restart_embeddings)
@@ -593,6 +599,17 @@ def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any
     return args, {**kwargs, "position_bias": None}
 
 
+def _add_position_biases(config: PreTrainedConfig, *stacks: nn.Module) -> None:
+    """As in UMT5, each layer has a relative position bias of its own, which it adds instead of the first one's."""
+    std = config.initializer_factor * config.d_model**-0.5
+    for block in (block for stack in stacks for block in stack.block[1:]):
+        attention = block.layer[0].SelfAttention
+        attention.has_relative_attention_bias = True
+        attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
+        nn.init.normal_(attention.relative_attention_bias.weight, std=std)
+        attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
+
+
 # Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
 class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
     """
@@ -625,21 +642,11 @@ class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
         # T5Config forces `True`; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
         if getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
-            self._add_position_biases()
+            _add_position_biases(self.config, self.encoder, self.decoder)
         for module in self.modules():
             # The same formula in one kernel instead of eight: a CPU step of width 128 takes 0.86 times as long.
             if isinstance(getattr(module, "act", None), NewGELUActivation):
                 module.act = GELUTanh()
-
-    def _add_position_biases(self) -> None:
-        """As in UMT5, each layer has a relative position bias of its own, which it adds instead of the first one's."""
-        for block in (*self.encoder.block[1:], *self.decoder.block[1:]):
-            config, attention = self.config, block.layer[0].SelfAttention
-            attention.has_relative_attention_bias = True
-            attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
-            std = config.initializer_factor * config.d_model**-0.5
-            nn.init.normal_(attention.relative_attention_bias.weight, std=std)
-            attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
@@ -747,6 +754,32 @@ class DepthForConditionalGeneration(SentenceInputMixin, T5ForConditionalGenerati
     _auto_class = "AutoModelForSeq2SeqLM"  # as `register_for_auto_class`: a saved model brings its code
 
 
+class DepthEncoderModel(SentenceInputMixin, StockT5Encoder):
+    """
+    The encoder of DEPTH by itself, for features of tokens and sentences: what `AutoModel` loads.
+
+    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
+    >>> outputs = DepthEncoderModel(config)(torch.tensor([[60, 40, 5, 6, 60, 1]]))
+    >>> outputs.last_hidden_state[outputs.sentence_mask].shape  # one for each sentence
+    torch.Size([1, 16])
+    """
+
+    config_class = DepthConfig
+    _auto_class = "AutoModel"
+    _keys_to_ignore_on_load_unexpected = [r"decoder", r"lm_head"]
+
+    def __init__(self, config: DepthConfig):
+        super().__init__(config)
+        _add_sentences(self.encoder, config)
+        if config.relative_attention_bias_in_every_layer:
+            _add_position_biases(config, self.encoder)
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The embedding is one with that of the encoder, whether or not the output head has weights of its own."""
+        return dict(self._tied_weights_keys)
+
+
 def __getattr__(name: str) -> type[PreTrainedModel]:
     """
     DEPTH over the other families, `DepthBartForConditionalGeneration` and so on. A class is made when it is first
@@ -767,6 +800,7 @@ def __getattr__(name: str) -> type[PreTrainedModel]:
 
 
 __all__ = [
+    "DepthEncoderModel",
     "DepthForConditionalGeneration",
     "T5ForConditionalGeneration",
     "UMT5ForConditionalGeneration",

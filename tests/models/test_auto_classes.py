@@ -9,11 +9,12 @@ from unittest import mock
 
 import torch
 from absl.testing import parameterized
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
 
 from helpers import SENTENCES, t5_vocabulary_tokenizer, tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.tokenization import eosen_token_id, sentence_fields, sentence_token_ids
+from hf_depth.models.modeling_depth import DepthEncoderModel
 from tiny_models import SIZE, V1_1, tiny_depth
 
 FILES = ["configuration_depth.py", "modeling_depth.py"]
@@ -156,6 +157,22 @@ class AutoClassTest(parameterized.TestCase):
         self.assertEqual(len(tokenizer), loaded.config.vocab_size)
         with torch.no_grad():
             torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=0, atol=0)
+
+    def test_the_encoder_loads_by_itself(self):
+        model, _, batch = saved_model(self.folder)
+        encoder, info = AutoModel.from_pretrained(self.folder, output_loading_info=True)
+        self.assertIs(type(encoder), DepthEncoderModel)
+        self.assertEmpty([*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]])
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        with torch.no_grad():
+            found, expected = encoder.eval()(**inputs), model.encoder(**inputs)
+        torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state)
+        self.assertEqual(found.sentence_mask.tolist(), expected.sentence_mask.tolist())
+        with TemporaryDirectory() as folder:
+            encoder.save_pretrained(folder)
+            again = AutoModel.from_pretrained(folder)
+            self.assertEqual(sorted(path.name for path in Path(folder).glob("*.py")), FILES)
+        torch.testing.assert_close(again.state_dict(), encoder.state_dict())
 
     def test_our_t5_ships_no_code(self):
         T5ForConditionalGeneration(T5Config(**SIZE)).save_pretrained(self.folder)
