@@ -67,7 +67,8 @@ from hf_depth.evaluation.probing import ProbeOptions, probe_task
 Cell = dict[str, Any]  # what is measured: `part` and settings; equal ones are measured once
 
 PARTS = ("optimizers", "tuning", "curves", "order", "unshuffle", "pairs", "variants", "probes")
-CORPORA = ("documentation", "functions", "prose")
+CORPORA = ("documentation", "functions", "prose", "subjectivity", "abstracts")
+GIVEN = ("prose", "subjectivity", "abstracts")  # these are read from files that the user names
 MINUTES = (3, 20, 120)
 SEEDS = (0, 1, 2)
 LABELS = (50, 200, 1000)
@@ -106,6 +107,7 @@ KINDS = {
     },
 }
 MODEL_TYPES = {"T5": "t5", "DEPTH": "depth"}
+WITHOUT_ORDER = ("subjectivity",)  # each document is one sentence: there is nothing to un-shuffle
 OBJECTIVE_SETTINGS = (
     "max_source_length",
     "mlm_probability",
@@ -147,9 +149,16 @@ VARIANT_MINUTES = 10
 CURVES = {
     "documentation": ("topic", "altered", "last_word", "sentence_ordering"),
     "functions": ("sentence_ordering",),
+    "subjectivity": ("subjectivity",),
+    "abstracts": ("BSOarxiv",),
 }
-ORDER = {"documentation": ("sentence_position", "discourse_coherence"), "prose": data.DISCOURSE}
+ORDER = {
+    "documentation": ("sentence_position", "discourse_coherence"),
+    "prose": data.DISCOURSE,
+    "abstracts": ("SParxiv",),
+}
 PROBES = ("SParxiv", "BSOarxiv", "DCchat")
+PROBED = ("documentation", "abstracts")  # texts of the models that are probed
 MAX_HELD_OUT = 500  # documents, for losses
 
 
@@ -254,11 +263,23 @@ def clock_of(trainer: DepthTrainer) -> StepClock:
 
 
 def language_of(corpus: str) -> str:
-    return "lines" if corpus == "functions" else "en"
+    return "lines" if corpus in ("functions", "abstracts") else "en"
+
+
+def kinds_of(corpus: str) -> tuple[str, ...]:
+    return ("T5",) if corpus in WITHOUT_ORDER else tuple(KINDS)
 
 
 def load_splits(cell: Cell, root: Path, labels: int | None = None) -> TaskSplits:
     """The splits of a task: so many labels, and the same held-out rows for all."""
+    limits = {
+        "max_train_samples": labels,
+        "max_eval_samples": data.TASK_ROWS["validation"],
+        "max_predict_samples": data.TASK_ROWS["test"],
+    }
+    if cell["task"] in PROBES:
+        dataset_dir = str(root / "tasks" / cell["task"])
+        return TaskSplits.load(f"disco_eval/{cell['task']}", dataset_dir=dataset_dir, **limits, seed=cell["seed"])
     if cell["task"] in data.DISCOURSE:
         folder, task = root / "corpora" / cell["corpus"], f"discourse/{cell['task']}"
     else:
@@ -266,9 +287,7 @@ def load_splits(cell: Cell, root: Path, labels: int | None = None) -> TaskSplits
     return TaskSplits.load(
         task,
         **{f"{split}_file": str(folder / f"{split}.jsonl") for split in data.SPLITS},
-        max_train_samples=labels,
-        max_eval_samples=data.TASK_ROWS["validation"],
-        max_predict_samples=data.TASK_ROWS["test"],
+        **limits,
         sentence_language=language_of(cell["corpus"]),
         seed=cell["seed"],
     )
@@ -565,28 +584,35 @@ def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
     if "variants" in parts:
         yield (models := [pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, one) for one in VARIANTS.values()])
         yield [unshuffling(model) for model in models]
+    ordered = [corpus for corpus in corpora if corpus not in WITHOUT_ORDER]
     if {"curves", "order", "unshuffle"} & set(parts):
-        yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in corpora]
+        yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in ordered]
     for minutes in args.minutes:
         seeds = SEEDS if minutes <= args.seeded_minutes else SEEDS[:1]
-        models = [pretraining(*one) for one in itertools.product(corpora, KINDS, [minutes], seeds)]
+        starts = [(corpus, kind) for corpus in corpora for kind in kinds_of(corpus)]
+        models = [pretraining(*start, minutes, seed) for start, seed in itertools.product(starts, seeds)]
         if {"curves", "order", "unshuffle", "pairs", "probes", "tuning"} & set(parts):
             yield models
         if "unshuffle" in parts:
-            yield [unshuffling(model) for model in models]
+            yield [unshuffling(model) for model in models if model["corpus"] in ordered]
         if "pairs" in parts:
             yield list(pair_cells(models))
         tasks = [task for task, part in tasks_of(args).items() if part in parts]
         yield from fine_tuning_waves(tasks, minutes, done, args)
         if "probes" in parts and args.disco_eval:
-            wanted = [model for model in models if model["corpus"] == "documentation" and model["seed"] == 0]
+            wanted = [model for model in models if model["corpus"] in PROBED and model["seed"] == 0]
             yield [probe_cell(model, task, args) for model, task in itertools.product(wanted, PROBES)]
     if "tuning" in parts:
         yield list(tuning_cells(args))
 
 
 def corpora_of(args: argparse.Namespace) -> list[str]:
-    return [corpus for corpus in args.corpora if corpus != "prose" or args.prose]
+    files = given_files(args)
+    return [corpus for corpus in args.corpora if corpus not in GIVEN or files[corpus]]
+
+
+def given_files(args: argparse.Namespace) -> dict[str, Any]:
+    return {"prose": args.prose, "subjectivity": args.subjectivity, "abstracts": args.disco_eval}
 
 
 def pretraining(corpus: str, kind: str, minutes: float, seed: int, settings: Mapping[str, Any] | None = None) -> Cell:
@@ -605,11 +631,11 @@ def name_of(model: Cell) -> str:
 
 def pair_cells(models: Sequence[Cell]) -> Iterator[Cell]:
     for model in models:
-        if model["corpus"] != "functions":
+        if model["corpus"] in data.WITH_PAIRS:
             cell = {"what": "minimal_pairs", "corpus": model["corpus"]}
             yield cell | {"model": name_of(model), "seed": model["seed"]}
             yield cell | {"model": "scratch", "seed": model["seed"]}
-    for corpus in {model["corpus"] for model in models} - {"functions"}:
+    for corpus in {model["corpus"] for model in models} & set(data.WITH_PAIRS):
         yield {"what": "minimal_pairs", "corpus": corpus, "model": "bigrams"}
 
 
@@ -640,7 +666,7 @@ def fine_tuning_waves(
     tasks: Sequence[tuple[str, str]], minutes: float, done: Done, args: argparse.Namespace
 ) -> Iterator[list[Cell]]:
     """First the learning rates, with the first seed, then all seeds and numbers of labels."""
-    starts = [(task, kind) for task in tasks for kind in KINDS]
+    starts = [(task, kind) for task in tasks for kind in kinds_of(task[0])]
     starts += [(task, "scratch") for task in tasks] * (minutes == args.minutes[0])
     yield [fine_tuning(*one) for start in starts for one in tuned(*start, minutes)]
     cells = []
@@ -699,18 +725,21 @@ def prepare(args: argparse.Namespace, root: Path) -> None:
     for corpus in corpora_of(args):
         folder = root / "corpora" / corpus
         if not (folder / "test.jsonl").is_file():
-            data.write_corpus(corpus, folder, args.prose if corpus == "prose" else None)
+            data.write_corpus(corpus, folder, given_files(args).get(corpus))
         if not (root / "tokenizers" / corpus).is_dir():
             texts = [row["text"] for row in data.read_rows(folder / "train.jsonl")]
             train_tokenizer(texts, VOCAB_SIZE, str(root / "tokenizers" / corpus), allow_fewer=True)
-        if corpus != "functions" and not (root / "minimal_pairs" / f"{corpus}.jsonl").is_file():
+        if corpus in data.WITH_PAIRS and not (root / "minimal_pairs" / f"{corpus}.jsonl").is_file():
             (root / "minimal_pairs").mkdir(exist_ok=True)
             data.write_minimal_pairs(folder, root / "minimal_pairs" / f"{corpus}.jsonl")
-        if not (root / "windows" / f"{corpus}.json").is_file():
+        if corpus not in WITHOUT_ORDER and not (root / "windows" / f"{corpus}.json").is_file():
             data.write_windows(folder, root / "windows" / f"{corpus}.json", language_of(corpus))
-    for task in data.SPECS if "documentation" in corpora_of(args) else ():
-        if not (root / "tasks" / task / "test.jsonl").is_file():
-            data.write_task(task, root / "corpora" / "documentation", root / "tasks" / task)
+    for corpus, task in tasks_of(args):
+        if task in data.SPECS and not (root / "tasks" / task / "test.jsonl").is_file():
+            data.write_task(task, root / "corpora" / corpus, root / "tasks" / task)
+        if task in PROBES and not (root / "tasks" / task).exists():
+            (root / "tasks").mkdir(exist_ok=True)
+            (root / "tasks" / task).symlink_to(Path(args.disco_eval, task).resolve())
 
 
 def read_results(root: Path) -> dict[str, dict[str, Any]]:
@@ -981,7 +1010,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", nargs="+", type=float, default=list(MINUTES), help="of pre-training, CPU time")
     parser.add_argument("--seeded_minutes", type=float, default=20, help="up to which each seed has its pre-training")
     parser.add_argument("--prose", nargs="+", help="files of documents, with a column title for what belongs together")
-    parser.add_argument("--disco_eval", help="folder with a folder of files for each of its tasks")
+    parser.add_argument("--subjectivity", help="JSON lines of text and label: Pang and Lee's subjectivity sentences")
+    parser.add_argument("--disco_eval", help="folder of DiscoEval, with a folder of files for each of its tasks")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--report", action="store_true", help="of what there is; measures nothing")
     return parser.parse_args(argv)

@@ -22,6 +22,8 @@ from hf_depth.tasks.loaders.discourse import is_sentence
 
 SPLITS = ("train", "validation", "test")
 HELD_OUT = {"test": 0.06, "validation": 0.04}  # of the groups of documents
+HELD_OUT_LABELLED = {"test": 0.15, "validation": 0.05}
+WITH_PAIRS = ("documentation", "prose")  # texts of which minimal pairs are made
 MAX_STATEMENT = 160  # characters; at a longer one a function is cut
 TASK_ROWS = {"train": 4000, "validation": 400, "test": 1000}
 MAX_PAIRS = 2000
@@ -33,22 +35,31 @@ Document = dict[str, str]
 # ---- Texts ----------------------------------------------------------------------------------------------------------
 
 
-def write_corpus(name: str, folder: Path, prose: Sequence[str] | None = None) -> None:
-    """Write the splits of a text as JSON lines with `text`, `group` and `source`."""
+def write_corpus(name: str, folder: Path, files: Any = None) -> None:
+    """Write the splits of a text as JSON lines with `text`, `group` and `source`; `files` are those that hold it."""
+    if name == "abstracts":
+        splits = abstracts(Path(files))
+    else:
+        readers = {"prose": read, "subjectivity": labelled}
+        own = {"documentation": documentation, "functions": functions}
+        held_out = HELD_OUT_LABELLED if name == "subjectivity" else HELD_OUT
+        splits = divide(list(readers[name](files) if name in readers else own[name]()), held_out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, rows in splits.items():
+        write_rows(folder / f"{split}.jsonl", rows)
+
+
+def divide(documents: list[Document], held_out: dict[str, float]) -> dict[str, list[Document]]:
+    """The documents of each split: whole groups, chosen by what they say."""
     splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
-    documents = list(
-        {"documentation": documentation, "functions": functions}[name]() if prose is None else read(prose)
-    )
     groups = sorted({document["group"] for document in documents}, key=digest)
-    ends = {"test": max(1, round(HELD_OUT["test"] * len(groups)))}
-    ends["validation"] = ends["test"] + max(1, round(HELD_OUT["validation"] * len(groups)))
+    ends = {"test": max(1, round(held_out["test"] * len(groups)))}
+    ends["validation"] = ends["test"] + max(1, round(held_out["validation"] * len(groups)))
     place = {group: number for number, group in enumerate(groups)}
     for document in documents:
         split = next((split for split in ends if place[document["group"]] < ends[split]), "train")
         splits[split].append(document)
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, rows in splits.items():
-        write_rows(folder / f"{split}.jsonl", rows)
+    return splits
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -78,6 +89,53 @@ def read(files: Sequence[str]) -> Iterator[Document]:
     for document in load_corpus(train_file=list(files), validation_split_percentage=0)["train"]:
         title = document.get("title") or document["text"]
         yield {"text": document["text"], "group": title, "source": title}
+
+
+def labelled(file: str) -> Iterator[dict[str, Any]]:
+    """The texts of a task. Pre-training reads those of its training split, without their labels."""
+    for row in map(json.loads, Path(file).read_text(encoding="utf-8").splitlines()):
+        yield {"text": row["text"], "group": row["text"], "source": "labelled", "label": row["label"]}
+
+
+def abstracts(folder: Path) -> dict[str, list[Document]]:
+    """
+    Sentences of scientific abstracts in their order, one on a line: five of DiscoEval's SParxiv, two of BSOarxiv.
+    A document of which a sentence stands in a row of another split is left out of the training split.
+    """
+    splits: dict[str, list[Document]] = {}
+    seen: set[str] = set()
+    for split in ("test", "validation", "train"):
+        documents = []
+        for task in ("SParxiv", "BSOarxiv") if split == "train" else ("SParxiv",):
+            for lines in map(in_order, load_rows(folder / task, split)):
+                if lines and not (split == "train" and seen & set(lines)):
+                    text = "\n".join(lines)
+                    documents.append({"text": text, "group": text, "source": task})
+        splits[split] = documents
+        for task in ("SParxiv", "BSOarxiv"):
+            for row in load_rows(folder / task, split) if split != "train" else ():
+                seen.update(sentences_of_row(row))
+    return splits
+
+
+def load_rows(folder: Path, split: str) -> list[dict[str, Any]]:
+    from datasets import load_dataset
+
+    (file,) = folder.glob(f"{split}.*")
+    return load_dataset("json", data_files=str(file), split="train").to_list()
+
+
+def sentences_of_row(row: dict[str, Any]) -> list[str]:
+    return [text for name, text in row.items() if name.startswith("sentence_")]
+
+
+def in_order(row: dict[str, Any]) -> list[str] | None:
+    """The sentences of a row as they were written; `None` for a pair that is turned round."""
+    lines, label = sentences_of_row(row), row["label"]
+    if len(lines) == 2:
+        return lines if label == 1 else None
+    first = lines.pop(0)  # it stood at `label`
+    return [*lines[:label], first, *lines[label:]]
 
 
 def functions() -> Iterator[Document]:
@@ -193,11 +251,17 @@ def last_word(documents: list[Document], number: int, rng: random.Random) -> lis
     return rows
 
 
+def subjectivity(documents: list[dict[str, Any]], number: int, rng: random.Random) -> list[dict[str, Any]]:
+    """Is a sentence of a film's plot (objective) or of a review (subjective)? Pang and Lee (2004), cs/0409058."""
+    return [{"text": document["text"], "label": 1 - document["label"]} for document in documents[:number]]
+
+
 TOPICS = ("matplotlib", "networkx", "nltk", "numpy", "pandas", "scipy", "sklearn", "sympy", "torch", "transformers")
-MAKERS = {"topic": topic, "altered": altered, "last_word": last_word}
+MAKERS = {"topic": topic, "altered": altered, "last_word": last_word, "subjectivity": subjectivity}
 SPECS = {
     "topic": TaskSpec("transfer", "topic", "text", "topic:", labels=TOPICS),
     "altered": TaskSpec("transfer", "altered", "text", "altered:", labels=("altered", "original")),
+    "subjectivity": TaskSpec("transfer", "subjectivity", "text", "subjectivity:", labels=("objective", "subjective")),
     "last_word": TaskSpec("transfer", "last_word", "text", "last word:", metric_names=("exact_match",)),
 }
 DISCOURSE = ("sentence_ordering", "sentence_position", "discourse_coherence")
