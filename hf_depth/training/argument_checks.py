@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import TrainingArguments
+from transformers.trainer_utils import SaveStrategy
 
 from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range
@@ -37,6 +39,10 @@ UNSUPPORTED = {
     "neftune_noise_alpha": (
         (None, 0.0),
         "it adds noise to the output of the model's embedding, but encoder and decoder of a T5 have their own",
+    ),
+    **dict.fromkeys(
+        ("bf16_full_eval", "fp16_full_eval"),
+        ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
     ),
     "enable_jit_checkpoint": (
         (False,),
@@ -90,6 +96,13 @@ def check_arguments(args: TrainingArguments) -> None:
             "`skip_bad_batches` is neither for `fp16`, whose loss scaling already skips steps that overflow, nor for "
             "DeepSpeed, whose optimizer makes its step before the gradient can be checked. Leave it out."
         )
+    if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
+        raise UserError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
+    if args.hub_model_id is not None:
+        try:
+            validate_repo_id(args.hub_model_id)
+        except HFValidationError as error:
+            raise UserError(f"`hub_model_id` {args.hub_model_id!r} is no name of a repository: {error}") from error
     _check_trackers(args)
 
 

@@ -28,6 +28,9 @@ class ArgumentsTest(parameterized.TestCase):
         ({"report_to": "wanb"}, "`report_to` wanb: wanb is not supported, only .*wandb"),
         ({"save_steps": 0}, "`save_steps` must be above 0, got 0"),
         ({"fp16": True, "skip_bad_batches": 1}, "`skip_bad_batches` is neither for `fp16`"),
+        ({"save_strategy": "best", "eval_strategy": "steps"}, "`save_strategy` best needs a `metric_for_best_model`"),
+        ({"hub_model_id": "a/b/c"}, "`hub_model_id` 'a/b/c' is no name of a repository: .*'namespace/repo_name'"),
+        ({"bf16_full_eval": True}, "`bf16_full_eval` True is not supported: it rounds the weights"),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` 0.1 is not supported: the trainers weight"),
         ({"enable_jit_checkpoint": True}, "`enable_jit_checkpoint` True is not supported.*SIGTERM"),
     )

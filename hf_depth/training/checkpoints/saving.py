@@ -20,7 +20,6 @@ import torch
 from accelerate.utils import gather_object
 from transformers import TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import rotate_checkpoints
 
 from ...disk import (
     UNFINISHED_FOLDER,
@@ -131,7 +130,23 @@ def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> N
     except OSError:  # only now is it known that the disk is full
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    rotate_checkpoints(str(folder.parent), save_total_limit, best, use_mtime=True)
+    rotate(folder, save_total_limit, best)
+
+
+def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None:
+    """
+    Delete surplus checkpoints, the earliest steps first, but neither the newest one, `folder`, nor `best`. Steps after
+    its own are an earlier run's and go before all others; `rotate_checkpoints` of transformers would keep them.
+    """
+    if save_total_limit is None:
+        return
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.parent.glob("checkpoint-*")}
+    steps = {path: int(step) for path, step in steps.items() if step.isdigit()}
+    kept = {folder.name} if best is None else {folder.name, Path(best).name}
+    surplus = [path for path in steps if path.name not in kept]
+    surplus.sort(key=lambda path: (steps[path] < steps[folder], steps[path]))
+    for path in surplus[: max(0, len(steps) - max(save_total_limit, len(kept)))]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @atexit.register  # also for a process that ends by `os._exit`, see `stopping`

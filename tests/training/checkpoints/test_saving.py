@@ -20,6 +20,7 @@ from hf_depth.training.checkpoints.manifest import damage
 from hf_depth.training.checkpoints.saving import (
     completed_checkpoints,
     replace_model,
+    rotate,
     wait_until_on_disk,
     write_model_manifest,
 )
@@ -331,6 +332,25 @@ class OnDiskTest(WritingTestCase):
             self.save(1)
             raise end
         self.assertIn("sha256", read_manifest(self.folder / "checkpoint-1")["files"]["optimizer.pt"])
+
+
+class RotationTest(WritingTestCase):
+    @parameterized.parameters((1, None, [10]), (3, 2, [2, 8, 10]), (1, 2, [2, 10]), (9, None, [2, 4, 6, 8, 10]))
+    def test_the_smallest_steps_go_whatever_the_clock_says(self, limit, best, left):
+        for number, step in enumerate((2, 4, 6, 8, 10)):
+            folder = self.folder / f"checkpoint-{step}"
+            folder.mkdir()
+            then = time.time() - 1000 * number  # the clock goes backwards
+            os.utime(folder, (then, then))
+        (self.folder / "checkpoint-best").mkdir()  # a user's own
+        rotate(self.folder / "checkpoint-10", limit, best and f"/elsewhere/checkpoint-{best}")
+        self.assertCountEqual(self.names(), ["checkpoint-best", *(f"checkpoint-{step}" for step in left)])
+
+    def test_those_of_a_run_that_was_there_before_go_first(self):
+        for step in (1, 2, 9):
+            (self.folder / f"checkpoint-{step}").mkdir()
+        rotate(self.folder / "checkpoint-2", 2, None)
+        self.assertEqual(self.names(), ["checkpoint-1", "checkpoint-2"])
 
 
 class ModelTest(WritingTestCase):
