@@ -28,7 +28,6 @@ class ArgumentsTest(parameterized.TestCase):
         ({"report_to": "wanb"}, "`report_to` wanb: wanb is not supported, only .*wandb"),
         ({"save_steps": 0}, "`save_steps` must be above 0, got 0"),
         ({"fp16": True, "skip_bad_batches": 1}, "`skip_bad_batches` is neither for `fp16`"),
-        ({"save_strategy": "best", "eval_strategy": "steps"}, "`save_strategy` best needs a `metric_for_best_model`"),
         ({"hub_model_id": "a/b/c"}, "`hub_model_id` 'a/b/c' is no name of a repository: .*'namespace/repo_name'"),
         ({"bf16_full_eval": True}, "`bf16_full_eval` True is not supported: it rounds the weights"),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` 0.1 is not supported: the trainers weight"),
@@ -38,6 +37,10 @@ class ArgumentsTest(parameterized.TestCase):
         for kind in (DepthTrainingArguments, TaskTrainingArguments):
             with self.assertRaisesRegex(ValueError, message):
                 kind(**{"output_dir": "unused", "use_cpu": True} | arguments)
+
+    def test_the_best_model_of_pretraining_needs_a_metric(self):
+        with self.assertRaisesRegex(ValueError, "`save_strategy` best needs a `metric_for_best_model`"):
+            DepthTrainingArguments("unused", use_cpu=True, save_strategy="best", eval_strategy="steps")
 
     @parameterized.parameters(
         ({"predict_with_generate": False}, "`predict_with_generate` False is not supported.*score_labels"),
