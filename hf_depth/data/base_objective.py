@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..ranges import LENGTH, LENGTHS, check_ranges
+from ..suggestions import listed
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .files import check_text_column, without_format
 from .metadata import MetadataEncoder, check_metadata_columns
@@ -345,6 +346,11 @@ class Objective(ABC):
                 "data set by `objective.prepare(documents)`."
             )
         data, statistics, limits = {}, {}, max_samples or {}
+        for split, limit in limits.items():
+            if split not in (*corpus, "train", "validation", "test"):
+                raise UserError(f"`max_samples`: there is no split {split!r}, only {listed(corpus)}.")
+            if limit is not None and limit < 1:
+                raise UserError(f"`max_samples` of {split} must be at least 1, got {limit}.")
 
         def prepare(split: str, documents: Documents, text_column: str, whole_shards: bool, source: str = "") -> Any:
             limit, title = limits.get(split), f"{source} {split}".lstrip()

@@ -248,6 +248,11 @@ class PrepareSplitsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "must be a data set, got dict.*prepare_splits"):
             objective.prepare({"train": documents()})
 
+    @parameterized.parameters(({"valid": 3}, "no split 'valid', only 'train'"), ({"train": 0}, "at least 1, got 0"))
+    def test_max_samples_of_no_split_or_of_nothing_is_named(self, max_samples, message):
+        with self.assertRaisesRegex(ValueError, f"`max_samples`.*{message}"):
+            PrefixLMObjective(TOKENIZER).prepare_splits({"train": documents()}, max_samples=max_samples)
+
     def test_many_unknown_tokens_are_reported(self):
         with self.assertLogs("hf_depth.data.base_objective", "WARNING") as logs:
             SpanCorruptionObjective(TOKENIZER).prepare_splits({"train": documents(["читать письмо " * 20])})
