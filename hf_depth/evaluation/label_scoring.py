@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from ..errors import UserError
 from ..models.modeling_depth import (
     MaskRule,
     cross_entropy_per_token,
@@ -56,7 +57,12 @@ def score_labels(
 
     Returns:
         `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.
+
+    Raises:
+        `ValueError`: under PEFT's prefix tuning, whose virtual tokens the mask of the labels leaves out.
     """
+    if getattr(getattr(model, "active_peft_config", None), "peft_type", None) == "PREFIX_TUNING":
+        raise UserError("Labels are not scored under PEFT's prefix tuning. Use LoRA, or generate the labels.")
     label_ids = label_ids.cpu()  # where to look for the padding does not wait for a device
     lengths = (label_ids != -100).sum(dim=1)
     groups = _groups(lengths.tolist(), MAX_ROW_LENGTH if _labels_share_rows(model) else 1)

@@ -4,6 +4,7 @@ from unittest import mock
 
 import torch
 from absl.testing import parameterized
+from peft import PrefixTuningConfig, get_peft_model
 from transformers import T5ForConditionalGeneration as StockT5
 
 from hf_depth.evaluation import label_scoring
@@ -84,6 +85,12 @@ class ScoresTest(parameterized.TestCase):
         inputs = torch.nn.functional.pad(batch["input_ids"], (0, 4))
         mask = torch.nn.functional.pad(batch["attention_mask"], (0, 4))
         torch.testing.assert_close(score_labels(model, inputs, mask, padded), scores[:, order], atol=1e-5, rtol=1e-6)
+
+    def test_prefix_tuning_is_refused(self):
+        prefix = PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=2)
+        model = get_peft_model(tiny_model(tiny_t5_config()), prefix)
+        with self.assertRaisesRegex(ValueError, "prefix tuning. Use LoRA"):
+            score_labels(model, torch.tensor([[5, 1]]), None, torch.tensor([[6, 1], [7, 1]]))
 
     def test_normalized_scores_are_means_per_token(self):
         model, batch = model_of("t5"), random_batch(seed=6)
