@@ -104,7 +104,6 @@ class TaskDataset(torch.utils.data.Dataset):
         check_class_order(self.rows, self.spec)
         has_target = pc.list_value_length(self.prepared.with_format("arrow")[:]["labels"]).to_numpy() > 0
         self.has_targets = bool(has_target.any())
-        self.first_labeled = int(has_target.argmax()) if self.has_targets else None
 
     @property
     def key(self) -> tuple[str, str, str]:
