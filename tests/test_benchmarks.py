@@ -213,8 +213,8 @@ class TrainStepTest(parameterized.TestCase):
         self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
         self.addCleanup(setattr, torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
 
-    def side(self, model, seconds=1.0, *, attention="sdpa", is_compiled=False, **fields):
-        side = self.script.Side(model, attention, is_compiled, None, None, {}, [seconds])
+    def side(self, model, seconds=1.0, **fields):
+        side = self.script.Side(model, "sdpa", False, None, None, {}, [seconds])
         vars(side).update({"first_loss": 5.0, "peak_bytes": 8, **fields})
         return side
 

@@ -49,7 +49,6 @@ BLOCK = re.compile(
     r"(?:^ *<!-- (?P<marker>[^\n]*?) -->\n+)?^(?P<fence> *`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=fence)$",
     re.DOTALL | re.MULTILINE,
 )
-MARKER = re.compile(r"test: \w+|ci: \w+|needs: (?:GPU|Hub|PEFT)|shown(?:: \S.*)?")
 
 # What a snippet needs that those before it have not made: here the model of a command, with less training.
 BEFORE = {

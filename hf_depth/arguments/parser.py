@@ -235,7 +235,9 @@ class ScriptParser(HfArgumentParser):
         """The message for an argument that does not exist."""
         name = flag.removeprefix("--").partition("=")[0]
         flags = {flag[2:].rpartition(".")[2]: flag for flag in self._option_string_actions if "-" not in flag[2:]}
-        near = difflib.get_close_matches(name.replace("-", "_").rpartition(".")[2], flags, n=1, cutoff=0.85)
+        name_of_flag = name.replace("-", "_").rpartition(".")[2]
+        longer = [flag for flag in flags if flag.startswith(name_of_flag)]
+        near = difflib.get_close_matches(name_of_flag, flags, n=1, cutoff=0.85) or (longer if len(longer) == 1 else [])
         advice = f"did you mean `{flags[near[0]]}`?" if near else "`--help_all` lists all"
         return f"unknown argument `--{name}`: {advice}"
 

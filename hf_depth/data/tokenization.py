@@ -81,7 +81,7 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
         reason = "it is no SentencePiece model" if "tiktoken" in reason else reason
         raise UserError(
             f"The tokenizer {str(name_or_path)!r} cannot be read: {reason}. Name a folder with a tokenizer.json or a "
-            "spiece.model, or a tokenizer of the Hub, by `tokenizer_name`."
+            "spiece.model, or a tokenizer of the Hub, by `tokenizer_name` or `model_name_or_path`."
         ) from error
     if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary
         raise UserError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")

@@ -208,6 +208,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
 class ErrorTest(ArgumentsTestCase):
     @parameterized.parameters(
         ("--lerning_rate 1", "unknown argument `--lerning_rate`: did you mean `--learning_rate`?"),
+        ("--stream", "unknown argument `--stream`: did you mean `--streaming`?"),
         ("--zzz", "unknown argument `--zzz`: `--help_all` lists all"),
         ("--max_steps abc", "argument `--max_steps`: invalid int value: 'abc'"),
         ("--streaming maybe", "argument `--streaming`: Truthy value expected: got maybe"),

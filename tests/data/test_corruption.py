@@ -109,10 +109,10 @@ def random_document(rng, length):
     return rng.integers(2, 32_000, length).tolist()
 
 
-def random_sentences(rng, mean_length=25, most=20, most_tokens=640):
+def random_sentences(rng, mean_length=25, most=20):
     """Sentences with lengths as in English prose: right-skewed, from one token to about 100."""
     lengths = np.maximum(1, rng.gamma(2.2, mean_length / 2.2, rng.integers(1, most + 1)).astype(int))
-    lengths = lengths[: max(1, int(np.searchsorted(np.cumsum(lengths), most_tokens)))]
+    lengths = lengths[: max(1, int(np.searchsorted(np.cumsum(lengths), 640)))]
     return [random_document(rng, length) for length in lengths]
 
 

@@ -46,11 +46,11 @@ def real_examples():
     return [example_of(ENCODED[start : start + 1 + start % 8]) for start in range(len(ENCODED))]
 
 
-def random_examples(number, seed=0, most_sentences=12, mean_length=10):
+def random_examples(number, seed=0, mean_length=10):
     rng = np.random.default_rng(seed)
     examples = []
     for _ in range(number):
-        lengths = 1 + rng.poisson(mean_length, rng.integers(1, most_sentences + 1))
+        lengths = 1 + rng.poisson(mean_length, rng.integers(1, 13))
         examples.append(example_of([rng.choice(TOKENS, length).tolist() for length in lengths + (lengths.sum() < 2)]))
     return examples
 

@@ -50,6 +50,6 @@ def damage(folder: str | os.PathLike) -> str | None:
     if manifest is not None:
         return damaged_file(folder, manifest["files"])
     if not (folder / STATE_FILE).is_file():
-        return f"it has no {STATE_FILE}: it is incomplete"
+        return f"it has no {STATE_FILE}"
     empty = [name for name in list_files(folder) if (folder / name).stat().st_size == 0]
     return f"{empty[0]} is empty" if empty else None

@@ -68,7 +68,7 @@ class DamageTest(CheckpointTestCase):
         self.spoil("optimizer.pt", "empty")
         self.assertEqual(damage(self.folder), "optimizer.pt is empty")
         self.spoil("trainer_state.json", "missing")
-        self.assertEqual(damage(self.folder), "it has no trainer_state.json: it is incomplete")
+        self.assertEqual(damage(self.folder), "it has no trainer_state.json")
 
     @parameterized.parameters("", "{", "[]", '{"files": {"config.json": 3}}', '{"step": 3}')
     def test_a_manifest_that_cannot_be_read_is_damage(self, text):
