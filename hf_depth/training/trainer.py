@@ -139,6 +139,7 @@ class DepthTrainer(Seq2SeqTrainer):
     ...     objective=DepthObjective(tokenizer, max_source_length=64),
     ... )
     >>> metrics = trainer.evaluate()  # doctest: +ELLIPSIS
+    loss: cross-entropy per target token...
     step 0 | evaluation: loss ...
     >>> "eval_sentence_accuracy" in metrics
     True
@@ -300,7 +301,12 @@ class DepthTrainer(Seq2SeqTrainer):
             self.resumed_from = resume_from_checkpoint or None
             if self.resumed_from is not None:
                 self.args.eval_on_start = False  # the run has it in its logs already
-            output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+            try:
+                output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+            except KeyError as error:
+                if "`metric_for_best_model`" not in str(error):
+                    raise
+                raise UserError(error.args[0]) from error
         return output._replace(training_loss=output.metrics["train_loss"])
 
     @contextlib.contextmanager
@@ -422,15 +428,6 @@ class DepthTrainer(Seq2SeqTrainer):
             steps = self.state.global_step - self.totals.first_step
             logs["train_loss"] = self._total_loss_scalar / max(steps, 0.001)
         super().log(logs, start_time)
-
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """As `Trainer` does; a `metric_for_best_model` that is none of the metrics is a mistake of the user."""
-        try:
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-        except KeyError as error:
-            if "`metric_for_best_model`" not in str(error):
-                raise
-            raise UserError(error.args[0]) from error
 
     # ---- Saving -----------------------------------------------------------------------------------------------------
 
