@@ -1,5 +1,6 @@
 """The flags of the pre-training script: which text, and which objective."""
 
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -237,17 +238,19 @@ class CorpusArguments:
         Raises:
             `UserError`: if they are not complete, or if another text is named beside them.
         """
-        from ..data.shards import ShardFolder
+        from ..data.shards import ShardFolder, differences
 
         if self.tokenized_dataset_dir is None:
             return None
         shards = ShardFolder.open(self.tokenized_dataset_dir)
-        is_named = any(getattr(self, name) for name in (*SOURCE_FLAGS, "dataset_mixture"))
-        if is_named and self.source != shards.source:
-            raise UserError(
-                f"`--tokenized_dataset_dir {self.tokenized_dataset_dir}` holds the text {shards.source}, but "
-                f"{self.source} is named beside it: leave it out (`--dataset_name null` if it stands in a file)."
-            )
+        if any(getattr(self, name) for name in (*SOURCE_FLAGS, "dataset_mixture")):
+            changed = differences(shards.manifest["text"], json.loads(json.dumps(self.describe_text())))
+            if changed:
+                raise UserError(
+                    f"`--tokenized_dataset_dir {self.tokenized_dataset_dir}` holds another text than the one that is "
+                    f"named beside it: {', '.join(changed)}. Leave that text out (`--dataset_name null` if it stands "
+                    "in a file), or prepare it by `--preprocessing_only`."
+                )
         return shards
 
     def for_loading_shards(self, training_args: "TrainingArguments") -> dict[str, Any]:

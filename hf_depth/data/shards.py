@@ -143,7 +143,7 @@ class ShardFolder:
         """Raise `ValueError` if the objective would prepare other examples than the shards hold; names why."""
         now = _plan(objective, 0, {})
         names = ("tokenizer", "settings")
-        changed = _differences({name: self.manifest[name] for name in names}, {name: now[name] for name in names})
+        changed = differences({name: self.manifest[name] for name in names}, {name: now[name] for name in names})
         if changed:
             raise UserError(
                 f"The shards in `tokenized_dataset_dir` {self.folder} were prepared with {', '.join(changed)}. Train "
@@ -277,7 +277,7 @@ def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The differences of two descriptions, such as `max_source_length 512 (now 256)`."""
     found = []
     for name in dict.fromkeys([*saved, *now]):
@@ -285,7 +285,7 @@ def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if name == CONTENT and None in (one, other):
             continue
         if name != CONTENT and isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += _differences(one, other)
+            found += differences(one, other)
         elif one != other:
             found.append(f"{name} {one} (now {other})")
     return found
@@ -375,7 +375,7 @@ def prepare_shards(
     mixing = mixing and asdict(mixing)
     saved = _begun(folder)
     if saved is not None and not overwrite:
-        changed = _differences({name: saved.get(name) for name in plan}, plan)
+        changed = differences({name: saved.get(name) for name in plan}, plan)
         if changed:
             raise UserError(
                 f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose "

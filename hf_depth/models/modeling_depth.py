@@ -29,11 +29,12 @@ from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
 from .configuration_depth import DEPTH_CONFIGS, FAMILIES, DepthConfig
 
+logger = logging.get_logger(__name__)
 IGNORED = -100  # a label without a loss
 ANY = -1  # a query of no group attends to the keys of all
 
@@ -717,13 +718,19 @@ class SentenceInputMixin:
         `input_ids` of shape `(1, source_length)`, on the device of the model.
 
         Each of `texts` is a list of sentences, such as those of a premise and those of a hypothesis; else a
-        `TypeError` is raised. Sentence tokens count up, and sentences past the last one share it. A sentinel that is
-        written in a sentence, `<extra_id_0>`, stands for a masked span; a sentence token that is written is text.
+        `TypeError` is raised. Sentence tokens count up. Sentences past the last one share it, which is said once. A
+        sentinel that is written in a sentence, `<extra_id_0>`, stands for a masked span; a sentence token that is
+        written is text.
         """
         if any(isinstance(text, str) for text in texts):
             raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')
-        config, ids = self.config, []
-        for number, sentence in enumerate(sentence for text in texts for sentence in text):
+        config, ids, sentences = self.config, [], [sentence for text in texts for sentence in text]
+        if len(sentences) > config.num_sentence_tokens:
+            logger.warning_once(
+                f"{len(sentences)} sentences, but {config.num_sentence_tokens} sentence tokens: the last "
+                f"{len(sentences) - config.num_sentence_tokens + 1} share one of them. (Said once.)"
+            )
+        for number, sentence in enumerate(sentences):
             if number < config.num_sentence_tokens:
                 ids += [config.eosen_token_id, config.first_sentence_token_id + number]
             found = tokenizer(sentence, add_special_tokens=False)["input_ids"]

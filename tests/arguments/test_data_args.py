@@ -106,9 +106,12 @@ class CorpusArgumentsTest(parameterized.TestCase):
         prepare_shards(documents, SpanCorruptionObjective(TOKENIZER), **arguments.for_sharding())
         for same in (given, given | {"train_file": None}):
             self.assertEqual(CorpusArguments(**same).open_shards().counts["train"]["text"]["documents"], 1)
-        message = "holds the text a.txt, but b.txt is named beside it"
+        message = r"holds another text.*source a.txt \(now b.txt\), train_file"
         with self.assertRaisesRegex(ValueError, message):
             CorpusArguments(**given | {"train_file": [str(folder / "b.txt")]}).open_shards()
+        (folder / "a.txt").write_text("The same name, and another text.")
+        with self.assertRaisesRegex(ValueError, "holds another text.*: train_file"):
+            CorpusArguments(**given).open_shards()
         self.assertIsNone(CorpusArguments().open_shards())
 
     @parameterized.parameters(False, True)

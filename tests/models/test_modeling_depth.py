@@ -450,6 +450,12 @@ class EncodeSentencesTest(parameterized.TestCase):
         ids = self.model.encode_sentences(self.tokenizer, ["An <eosen> <extra_id_3>."])[0].tolist()
         self.assertEqual(ids.count(self.model.config.eosen_token_id), 2)
 
+    def test_sentences_that_share_a_token_are_counted(self):
+        number = self.model.config.num_sentence_tokens
+        with self.assertLogs("hf_depth.models.modeling_depth", "WARNING") as logs:
+            self.model.encode_sentences(self.tokenizer, ["It rains."] * (number + 2))
+        self.assertIn(f"{number + 2} sentences, but {number} sentence tokens: the last 3 share one", logs.output[0])
+
     def test_a_text_that_is_no_list_of_sentences_is_refused(self):
         with self.assertRaisesRegex(TypeError, r"text is a list: `encode_sentences\(tokenizer, \["):
             self.model.encode_sentences(self.tokenizer, ["A list."], "A text.")
