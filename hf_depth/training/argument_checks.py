@@ -5,7 +5,7 @@ from typing import Any
 
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import TrainingArguments
-from transformers.trainer_utils import SaveStrategy
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range
@@ -43,6 +43,10 @@ UNSUPPORTED = {
     **dict.fromkeys(
         ("bf16_full_eval", "fp16_full_eval"),
         ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
+    ),
+    "restore_callback_states_from_checkpoint": (
+        (False,),
+        "it would replace the callbacks that continue the run, which restore their states themselves",
     ),
     "enable_jit_checkpoint": (
         (False,),
@@ -98,6 +102,8 @@ def check_arguments(args: TrainingArguments) -> None:
         )
     if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
         raise UserError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
+    if args.save_strategy == SaveStrategy.BEST and args.eval_strategy == IntervalStrategy.NO:
+        raise UserError("`save_strategy` best compares evaluations while training: ask for some by `eval_strategy`.")
     if args.hub_model_id is not None:
         try:
             validate_repo_id(args.hub_model_id)
