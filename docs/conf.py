@@ -35,9 +35,11 @@ extensions = [
     "links",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = ["_build", "README.md", "extensions"]  # README.md is included by index.md
+exclude_patterns = ["_build", "README.md", "extensions"]  # index.rst includes README.md
 smartquotes = False  # they make a dash of the two hyphens of a flag
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 html_title = f"hf_depth {version}"
 html_show_sphinx = False
 copybutton_exclude = ".linenos, .gp, .go"  # prompts of doctests and their output are not copied

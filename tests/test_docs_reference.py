@@ -69,7 +69,7 @@ class LinksTest(parameterized.TestCase):
         ("[text](../../examples/slurm)", "[text](https://host/us/hf_depth/tree/main/examples/slurm)"),
         ("[`a`](../../README.md#in-python)", "[`a`](https://host/us/hf_depth/blob/main/README.md)"),
         ("[page](../results.md#crashes)", "[page](../results.md#crashes)"),
-        ("[index](../README.md)", "[index](../index.md)"),
+        ("[index](../README.md)", "[index](../index.rst)"),
         ("[near](slurm.md)", "[near](slurm.md)"),
     )
     def test_links_out_of_the_pages_lead_into_the_repository(self, text, expected):

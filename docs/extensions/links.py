@@ -21,8 +21,8 @@ def outward_links(text: str, page: Path, docs: Path, repository: str | None) -> 
 
     def replace(match: re.Match) -> str:
         target = Path(os.path.normpath(page.parent / match["target"].partition("#")[0]))
-        if target == docs / "README.md":  # which index.md includes
-            return f"[{match['text']}]({os.path.relpath(docs / 'index.md', page.parent)})"
+        if target == docs / "README.md":  # which index.rst includes
+            return f"[{match['text']}]({os.path.relpath(docs / 'index.rst', page.parent)})"
         if target.is_relative_to(docs):
             return match.group()
         if repository is None:
@@ -40,5 +40,4 @@ def setup(app: Any) -> dict[str, bool]:
         source[0] = outward_links(source[0], page, Path(app.srcdir), app.config.repository)
 
     app.connect("source-read", lambda app, docname, source: replace(Path(app.env.doc2path(docname)), source))
-    app.connect("include-read", lambda app, path, docname, source: replace(Path(app.srcdir, path), source))
     return {"parallel_read_safe": True}
