@@ -31,8 +31,8 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPETS_OF_README = ["pretraining", "fine_tuning", "predictions"]  # those of docs/ run after them
 # Flags of other programs: sbatch, wandb, hf, pip, sphinx, tensorboard.
 OTHER_FLAGS = set(
-    "account array count exclude help include index-url keep-going local-dir nodes partition private repo-type revision "
-    "time".split()
+    "account array count exclude help include index-url keep-going local-dir nodes partition private repo-type "
+    "revision time".split()
 )
 SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
 # What the batch scripts start, and the configuration that they have without one.
@@ -43,8 +43,8 @@ BATCH_SCRIPTS = {
 FILES = re.compile(r"(?<![\w/])(?:examples|sweeps|benchmarks)/[\w./-]+")
 
 # A fenced block, with the comment that marks it right before it: `test: name` (it is run), `needs: GPU` (or Hub, or
-# PEFT), `ci: name` (.ci/run runs it), `shown: why` (it is no code, or none that can be checked; of another program, its
-# flags are not checked either). A block of `text` is what a program prints.
+# PEFT), `ci: name` (.ci/run runs it), `shown: why` (it is no code, or none that can be checked). In a block that is
+# `shown: another program`, flags are not checked either. A block of `text` is what a program prints.
 BLOCK = re.compile(
     r"(?:^ *<!-- (?P<marker>[^\n]*?) -->\n+)?^(?P<fence> *`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=fence)$",
     re.DOTALL | re.MULTILINE,

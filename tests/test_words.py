@@ -1,4 +1,8 @@
-"""README.md and docs/: the rules for words of CONTRIBUTING.md that a machine can measure."""
+"""
+README.md and docs/: the rules for words of CONTRIBUTING.md that a machine can measure.
+
+    PYTHONPATH=. python tests/test_words.py     # prints the figures of each page
+"""
 
 import re
 from pathlib import Path
@@ -8,7 +12,7 @@ from absl.testing import parameterized
 from helpers import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MOST_PAGES, MOST_WORDS = 28, 14_000
+MOST_PAGES, MOST_WORDS, LONGEST_SENTENCE = 25, 11_500, 25
 BLOCK = re.compile(r"^(?P<fence> *`{3,})[^\n]*\n.*?^(?P=fence)$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TABLE = re.compile(r"^\|.*$", re.MULTILINE)
@@ -49,6 +53,19 @@ def read(paths: list[Path]) -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
+def figures(markdown: str) -> dict[str, int]:
+    """What a page has, counted in its sentences; `all words` are those of code and tables, too."""
+    found = sentences(markdown)
+    return {
+        "all words": len(markdown.split()),
+        "words": sum(map(words, found)),
+        "sentences": len(found),
+        "long": sum(words(sentence) > LONGEST_SENTENCE for sentence in found),
+        "parentheses": sum(sentence.count("(") for sentence in found),
+        "Of": sum(map(begins_with_of, found)),
+    }
+
+
 class WordsTest(parameterized.TestCase):
     def test_the_pages_are_few_and_short(self):
         found = {name: sum(map(words, sentences(page))) for name, page in read(PAGES).items()}
@@ -58,6 +75,10 @@ class WordsTest(parameterized.TestCase):
     @parameterized.named_parameters((name, page) for name, page in read(PAGES).items())
     def test_no_sentence_begins_with_of(self, page):
         self.assertEmpty([sentence for sentence in sentences(page) if begins_with_of(sentence)])
+
+    @parameterized.named_parameters((name, page) for name, page in read(PAGES).items() if "results.md" not in name)
+    def test_no_sentence_is_long(self, page):
+        self.assertEmpty([sentence for sentence in sentences(page) if words(sentence) > LONGEST_SENTENCE])
 
     @parameterized.parameters(
         ("One sentence. Another one.", ["One sentence", "Another one."]),
@@ -72,3 +93,11 @@ class WordsTest(parameterized.TestCase):
     )
     def test_sentences_are_found(self, markdown, expected):
         self.assertEqual(sentences(markdown), expected)
+
+
+if __name__ == "__main__":
+    rows = {name: figures(page) for name, page in read(PAGES).items()}
+    rows[f"{len(rows)} pages"] = {key: sum(row[key] for row in rows.values()) for key in figures("")}
+    print(f"{'':44}", *(f"{key:>12}" for key in figures("")))
+    for name, row in rows.items():
+        print(f"{name:44}", *(f"{count:12,}" for count in row.values()))
