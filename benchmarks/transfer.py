@@ -32,9 +32,8 @@ import os
 import re
 import statistics
 import time
-import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,9 @@ from typing import Any
 import numpy as np
 import torch
 import transfer_data as data
+import transfer_grid as grid
+from transfer_grid import Cell
+from transfer_report import Report
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -64,104 +66,6 @@ from hf_depth.data.tokenization import TextEncoder
 from hf_depth.evaluation.minimal_pairs import fill_log_probabilities
 from hf_depth.evaluation.probing import ProbeOptions, probe_task
 
-Cell = dict[str, Any]  # what is measured: `part` and settings; equal ones are measured once
-
-PARTS = ("optimizers", "tuning", "curves", "order", "unshuffle", "pairs", "variants", "probes")
-CORPORA = ("documentation", "functions", "prose", "subjectivity", "abstracts")
-GIVEN = ("prose", "subjectivity", "abstracts")  # these are read from files that the user names
-MINUTES = (3, 20, 120)
-SEEDS = (0, 1, 2)
-LABELS = (50, 200, 1000)
-STEPS = {50: 100, 200: 200, 1000: 400}  # of fine-tuning, of 16 examples
-TUNED_AT = 200  # labels at which the learning rate is chosen, by validation examples, with the first seed
-RATES = {"pre-trained": (1e-3, 5e-3, 1e-2), "scratch": (5e-3, 1e-2, 2e-2)}  # of `adamw_scale`
-
-SIZE = {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
-SIZES = {
-    "64 x 1+1": SIZE | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_decoder_layers": 1},
-    "128 x 2+2": SIZE,
-    "256 x 3+3": SIZE | {"d_model": 256, "d_kv": 64, "d_ff": 512, "num_layers": 3, "num_decoder_layers": 3},
-}
-VOCAB_SIZE = 4096
-PRETRAINING = {
-    "max_source_length": 96,
-    "batch_size": 32,
-    "optim": "adamw_scale",
-    "optim_args": None,
-    "learning_rate": 1e-2,
-    "lr_scheduler_type": "cosine",
-    "warmup_steps": 0.05,
-    "adam_beta2": 0.98,
-    "dropout_rate": 0.0,
-}
-KINDS = {
-    "T5": PRETRAINING | {"mlm_probability": 0.15, "mean_noise_span_length": 3.0},
-    "DEPTH": PRETRAINING
-    | {
-        "mlm_probability": 0.15,
-        "mean_noise_span_length": 3.0,
-        "sentence_shuffling_probability": 1.0,
-        "sentence_loss_coefficient": 10.0,
-        "min_sentences": 2,
-        "max_sentences": 4,
-    },
-}
-MODEL_TYPES = {"T5": "t5", "DEPTH": "depth"}
-WITHOUT_ORDER = ("subjectivity",)  # each document is one sentence: there is nothing to un-shuffle
-OBJECTIVE_SETTINGS = (
-    "max_source_length",
-    "mlm_probability",
-    "mean_noise_span_length",
-    "min_sentences",
-    "max_sentences",
-)
-OBJECTIVE_SETTINGS += ("sentence_shuffling_probability",)
-OPTIMIZERS = {
-    "adamw_torch_fused 1e-3": {"optim": "adamw_torch_fused", "learning_rate": 1e-3},
-    "adamw_torch_fused 3e-3": {"optim": "adamw_torch_fused", "learning_rate": 3e-3},
-    "adamw_scale 1e-2": {"optim": "adamw_scale", "learning_rate": 1e-2},
-    "adamw_scale 2e-2": {"optim": "adamw_scale", "learning_rate": 2e-2},
-    "adafactor 2e-2": {"optim": "adafactor", "optim_args": "scale_parameter=True", "learning_rate": 2e-2},
-    "muon 1e-3": {"optim": "muon", "learning_rate": 1e-3},
-}
-OPTIMIZER_MINUTES = 5
-TUNING = [
-    ("adamw_torch_fused", None, (1e-4, 5e-4, 2e-3)),
-    ("adamw_scale", None, (1e-3, 5e-3, 2e-2)),
-    ("adafactor", "scale_parameter=True", (1e-3, 5e-3, 2e-2)),
-]
-VARIANTS = {
-    "as in the other parts": {},
-    "coefficient 1": {"sentence_loss_coefficient": 1.0},
-    "coefficient 2": {"sentence_loss_coefficient": 2.0},
-    "coefficient 5": {"sentence_loss_coefficient": 5.0},
-    "half of the examples shuffled": {"sentence_shuffling_probability": 0.5},
-    "2 sentences": {"max_sentences": 2},
-    "2 to 8 sentences": {"max_sentences": 8},
-    "one sentence and more": {"min_sentences": 1},
-    "two sentence tokens, 2 sentences": {"num_sentence_tokens": 2, "max_sentences": 2},
-    "noise 0.3": {"mlm_probability": 0.3},
-    "length 64": {"max_source_length": 64},
-    "d_model 64, 1 + 1 layers": {"size": "64 x 1+1"},
-    "d_model 256, 3 + 3 layers": {"size": "256 x 3+3"},
-}
-VARIANT_MINUTES = 10
-CURVES = {
-    "documentation": ("topic", "altered", "last_word", "sentence_ordering"),
-    "functions": ("sentence_ordering",),
-    "subjectivity": ("subjectivity",),
-    "abstracts": ("BSOarxiv",),
-}
-ORDER = {
-    "documentation": ("sentence_position", "discourse_coherence"),
-    "prose": data.DISCOURSE,
-    "abstracts": ("SParxiv",),
-}
-PROBES = ("SParxiv", "BSOarxiv", "DCchat")
-PROBED = ("documentation", "abstracts")  # texts of the models that are probed
-MAX_HELD_OUT = 500  # documents, for losses
-
-
 # ---- Measurements: each is a function of its settings and the folder with all files ---------------------------------
 
 
@@ -178,30 +82,24 @@ class StepClock(TrainerCallback):
         self.seconds.append(time.process_time() - self.started)
 
 
-def model_folder(root: Path, cell: Cell) -> Path:
-    """Of a pre-training: named by its settings, those that are not the usual ones by a hash."""
-    name = "-".join(str(cell[key]) for key in ("corpus", "kind", "minutes", "seed"))
-    if cell.get("settings"):
-        name += f"-{zlib.crc32(json.dumps(cell['settings'], sort_keys=True).encode()):08x}"
-    return root / "models" / name
-
-
 def pretrain(cell: Cell, root: Path) -> dict[str, Any]:
     """Pre-train for `minutes` of CPU time; goes on with a checkpoint."""
-    settings = {**KINDS[cell["kind"]], **cell.get("settings", {})}
-    size = SIZES[settings.pop("size", "128 x 2+2")]
-    folder, corpus = model_folder(root, cell), root / "corpora" / cell["corpus"]
+    settings = {**grid.KINDS[cell["kind"]], **cell.get("settings", {})}
+    size = grid.SIZES[settings.pop("size", "128 x 2+2")]
+    folder, corpus = grid.model_folder(root, cell), root / "corpora" / cell["corpus"]
     tokenizer = load_tokenizer(str(root / "tokenizers" / cell["corpus"]))
-    given = {name: settings[name] for name in OBJECTIVE_SETTINGS if name in settings}
+    given = {name: settings[name] for name in grid.OBJECTIVE_SETTINGS if name in settings}
     if cell["kind"] == "DEPTH":
         tokenizer = add_sentence_tokens(tokenizer, settings.get("num_sentence_tokens", 20))
-        given["sentence_language"] = language_of(cell["corpus"])
+        given["sentence_language"] = grid.language_of(cell["corpus"])
         objective = DepthObjective(tokenizer, **given)
     else:
         objective = SpanCorruptionObjective(tokenizer, **given)
     files = {f"{split}_file": str(corpus / f"{split}.jsonl") for split in ("train", "validation")}
     documents = load_corpus(**files)
-    documents["validation"] = documents["validation"].select(range(min(MAX_HELD_OUT, len(documents["validation"]))))
+    documents["validation"] = documents["validation"].select(
+        range(min(grid.MAX_HELD_OUT, len(documents["validation"])))
+    )
     prepared, counts = objective.prepare_splits(documents)
 
     def trainer(output_dir: Path, steps: int) -> DepthTrainer:
@@ -210,7 +108,7 @@ def pretrain(cell: Cell, root: Path) -> dict[str, Any]:
         dropout = {"dropout_rate": settings["dropout_rate"]}
         model = load_model(str(root / "models" / start), tokenizer, **dropout) if start else None
         if model is None:
-            model = load_model(None, tokenizer, model_type=MODEL_TYPES[cell["kind"]], **size, **dropout)
+            model = load_model(None, tokenizer, model_type=grid.MODEL_TYPES[cell["kind"]], **size, **dropout)
         names = ("optim", "optim_args", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2")
         arguments = {name: settings[name] for name in (*names, "sentence_loss_coefficient") if name in settings}
         return DepthTrainer(
@@ -262,14 +160,6 @@ def clock_of(trainer: DepthTrainer) -> StepClock:
     return next(one for one in trainer.callback_handler.callbacks if isinstance(one, StepClock))
 
 
-def language_of(corpus: str) -> str:
-    return "lines" if corpus in ("functions", "abstracts") else "en"
-
-
-def kinds_of(corpus: str) -> tuple[str, ...]:
-    return ("T5",) if corpus in WITHOUT_ORDER else tuple(KINDS)
-
-
 def load_splits(cell: Cell, root: Path, labels: int | None = None) -> TaskSplits:
     """The splits of a task: so many labels, and the same held-out rows for all."""
     limits = {
@@ -277,7 +167,7 @@ def load_splits(cell: Cell, root: Path, labels: int | None = None) -> TaskSplits
         "max_eval_samples": data.TASK_ROWS["validation"],
         "max_predict_samples": data.TASK_ROWS["test"],
     }
-    if cell["task"] in PROBES:
+    if cell["task"] in grid.PROBES:
         dataset_dir = str(root / "tasks" / cell["task"])
         return TaskSplits.load(f"disco_eval/{cell['task']}", dataset_dir=dataset_dir, **limits, seed=cell["seed"])
     if cell["task"] in data.DISCOURSE:
@@ -288,7 +178,7 @@ def load_splits(cell: Cell, root: Path, labels: int | None = None) -> TaskSplits
         task,
         **{f"{split}_file": str(folder / f"{split}.jsonl") for split in data.SPLITS},
         **limits,
-        sentence_language=language_of(cell["corpus"]),
+        sentence_language=grid.language_of(cell["corpus"]),
         seed=cell["seed"],
     )
 
@@ -300,7 +190,7 @@ def load_start(cell: Cell, root: Path, **changes: Any) -> tuple[PreTrainedModel,
         return load_model(folder, tokenizer := load_tokenizer(folder), **changes), tokenizer
     torch.manual_seed(cell["seed"])
     tokenizer = add_sentence_tokens(load_tokenizer(str(root / "tokenizers" / cell["corpus"])))
-    return load_model(None, tokenizer, **SIZE, **changes), tokenizer
+    return load_model(None, tokenizer, **grid.SIZE, **changes), tokenizer
 
 
 def fine_tune(cell: Cell, root: Path) -> dict[str, Any]:
@@ -314,7 +204,7 @@ def fine_tune(cell: Cell, root: Path) -> dict[str, Any]:
         model=model,
         args=TaskTrainingArguments(
             str(output_dir),
-            max_steps=cell.get("steps", STEPS[cell["labels"]]),
+            max_steps=cell.get("steps", grid.STEPS[cell["labels"]]),
             per_device_train_batch_size=16,
             per_device_eval_batch_size=64,
             optim=cell.get("optim", "adamw_scale"),
@@ -561,149 +451,6 @@ MEASURES: dict[str, Callable[[Cell, Path], dict[str, Any]]] = {
 }
 
 
-# ---- What is measured, in which order -------------------------------------------------------------------------------
-
-Done = Mapping[str, dict[str, Any]]  # the scores of each cell that was measured
-
-
-def key_of(cell: Cell) -> str:
-    return json.dumps(cell, sort_keys=True)
-
-
-def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
-    """
-    Yield waves of cells: those of one do not need each other. `done` has the scores of all waves before, by which the
-    learning rates of the next are chosen.
-    """
-    parts, corpora = args.parts, corpora_of(args)
-    if "optimizers" in parts:
-        yield [
-            pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
-            for size, optimizer in itertools.product(SIZES, OPTIMIZERS.values())
-        ]
-    if "variants" in parts:
-        yield (models := [pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, one) for one in VARIANTS.values()])
-        yield [unshuffling(model) for model in models]
-    ordered = [corpus for corpus in corpora if corpus not in WITHOUT_ORDER]
-    if {"curves", "order", "unshuffle"} & set(parts):
-        yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in ordered]
-    for minutes in args.minutes:
-        seeds = SEEDS if minutes <= args.seeded_minutes else SEEDS[:1]
-        starts = [(corpus, kind) for corpus in corpora for kind in kinds_of(corpus)]
-        models = [pretraining(*start, minutes, seed) for start, seed in itertools.product(starts, seeds)]
-        if {"curves", "order", "unshuffle", "pairs", "probes", "tuning"} & set(parts):
-            yield models
-        if "unshuffle" in parts:
-            yield [unshuffling(model) for model in models if model["corpus"] in ordered]
-        if "pairs" in parts:
-            yield list(pair_cells(models))
-        tasks = [task for task, part in tasks_of(args).items() if part in parts]
-        yield from fine_tuning_waves(tasks, minutes, done, args)
-        if "probes" in parts and args.disco_eval:
-            wanted = [model for model in models if model["corpus"] in PROBED and model["seed"] == 0]
-            yield [probe_cell(model, task, args) for model, task in itertools.product(wanted, PROBES)]
-    if "tuning" in parts:
-        yield list(tuning_cells(args))
-
-
-def corpora_of(args: argparse.Namespace) -> list[str]:
-    files = given_files(args)
-    return [corpus for corpus in args.corpora if corpus not in GIVEN or files[corpus]]
-
-
-def given_files(args: argparse.Namespace) -> dict[str, Any]:
-    return {"prose": args.prose, "subjectivity": args.subjectivity, "abstracts": args.disco_eval}
-
-
-def pretraining(corpus: str, kind: str, minutes: float, seed: int, settings: Mapping[str, Any] | None = None) -> Cell:
-    cell = {"what": "pretrain", "corpus": corpus, "kind": kind, "minutes": minutes, "seed": seed}
-    return cell | ({"settings": dict(settings)} if settings else {})
-
-
-def unshuffling(model: Cell) -> Cell:
-    cell = {"what": "unshuffle", "corpus": model["corpus"], "kind": model["kind"], "model": name_of(model)}
-    return cell | ({"sizes": ["2"]} if "num_sentence_tokens" in model.get("settings", {}) else {})
-
-
-def name_of(model: Cell) -> str:
-    return model_folder(Path(), model).name
-
-
-def pair_cells(models: Sequence[Cell]) -> Iterator[Cell]:
-    for model in models:
-        if model["corpus"] in data.WITH_PAIRS:
-            cell = {"what": "minimal_pairs", "corpus": model["corpus"]}
-            yield cell | {"model": name_of(model), "seed": model["seed"]}
-            yield cell | {"model": "scratch", "seed": model["seed"]}
-    for corpus in {model["corpus"] for model in models} & set(data.WITH_PAIRS):
-        yield {"what": "minimal_pairs", "corpus": corpus, "model": "bigrams"}
-
-
-def probe_cell(model: Cell, task: str, args: argparse.Namespace) -> Cell:
-    cell = {"what": "probe", "task": task, "model": name_of(model), "folder": args.disco_eval, "seed": 0}
-    return cell | {"read_together": model["kind"] == "DEPTH"}
-
-
-def tasks_of(args: argparse.Namespace) -> dict[tuple[str, str], str]:
-    """The tasks that models are fine-tuned on, and the part that each belongs to."""
-    tasks = {(corpus, task): "curves" for corpus, names in CURVES.items() for task in names}
-    tasks |= {(corpus, task): "order" for corpus, names in ORDER.items() for task in names}
-    return {(corpus, task): part for (corpus, task), part in tasks.items() if corpus in corpora_of(args)}
-
-
-def fine_tuning(task: tuple[str, str], start: Cell | str, labels: int, rate: float, seed: int, **more: Any) -> Cell:
-    """`start` is a pre-training, or "scratch"."""
-    model = start if start == "scratch" else name_of(start)
-    cell = {"what": "fine_tune", "corpus": task[0], "task": task[1], "model": model}
-    return cell | {"labels": labels, "rate": rate, "seed": seed} | more
-
-
-def labels_of(task: tuple[str, str]) -> tuple[int, ...]:
-    return LABELS if task[1] in CURVES.get(task[0], ()) else LABELS[-1:]
-
-
-def fine_tuning_waves(
-    tasks: Sequence[tuple[str, str]], minutes: float, done: Done, args: argparse.Namespace
-) -> Iterator[list[Cell]]:
-    """First the learning rates, with the first seed, then all seeds and numbers of labels."""
-    starts = [(task, kind) for task in tasks for kind in kinds_of(task[0])]
-    starts += [(task, "scratch") for task in tasks] * (minutes == args.minutes[0])
-    yield [fine_tuning(*one) for start in starts for one in tuned(*start, minutes)]
-    cells = []
-    for task, kind in starts:
-        best = max(tuned(task, kind, minutes), key=lambda one: done[key_of(fine_tuning(*one))]["validation"])
-        for labels, seed in itertools.product(labels_of(task), SEEDS):
-            model = start_of(task, kind, minutes, seed, args.seeded_minutes)
-            cells.append(fine_tuning(task, model, labels, best[3], seed))
-            if kind == "scratch":
-                cell = {"what": "bag_of_words", "corpus": task[0], "task": task[1], "labels": labels, "seed": seed}
-                cells.append(cell)
-    yield cells
-
-
-def start_of(task: tuple[str, str], kind: str, minutes: float, seed: int, seeded_minutes: float) -> Cell | str:
-    if kind == "scratch":
-        return kind
-    return pretraining(task[0], kind, minutes, seed if minutes <= seeded_minutes else 0)
-
-
-def tuned(task: tuple[str, str], kind: str, minutes: float) -> list[tuple]:
-    """What `fine_tuning` takes for each of the learning rates that are compared."""
-    labels = TUNED_AT if TUNED_AT in labels_of(task) else labels_of(task)[0]
-    rates = RATES["scratch" if kind == "scratch" else "pre-trained"]
-    return [(task, start_of(task, kind, minutes, 0, 0), labels, rate, 0) for rate in rates]
-
-
-def tuning_cells(args: argparse.Namespace) -> Iterator[Cell]:
-    """Optimizers and rates for fine-tuning the longest checkpoint of at most 20 minutes, and to go on with it."""
-    minutes = max(minutes for minutes in args.minutes if minutes <= 20)
-    model = pretraining("documentation", "DEPTH", minutes, 0)
-    for (optim, options, rates), task in itertools.product(TUNING, ("sentence_ordering", "topic")):
-        for rate, seed in itertools.product(rates, SEEDS):
-            more = {"optim": optim, "optim_args": options}
-            yield fine_tuning(("documentation", task), model, TUNED_AT, rate, seed, **more)
-
-
 # ---- Execution ------------------------------------------------------------------------------------------------------
 
 
@@ -714,7 +461,7 @@ def measure(cell: Cell, root: Path) -> dict[str, Any]:
     started = time.process_time()
     (root / "logs").mkdir(exist_ok=True)
     with (root / "logs" / f"{os.getpid()}.log").open("a", encoding="utf-8") as log:
-        print(f"\n---- {key_of(cell)}", file=log, flush=True)
+        print(f"\n---- {grid.key_of(cell)}", file=log, flush=True)
         with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             scores = MEASURES[cell["what"]](cell, root)
     return scores | {"seconds": round(time.process_time() - started, 1)}
@@ -722,22 +469,22 @@ def measure(cell: Cell, root: Path) -> dict[str, Any]:
 
 def prepare(args: argparse.Namespace, root: Path) -> None:
     """Write texts, vocabularies and tasks that are not there."""
-    for corpus in corpora_of(args):
+    for corpus in grid.corpora_of(args):
         folder = root / "corpora" / corpus
         if not (folder / "test.jsonl").is_file():
-            data.write_corpus(corpus, folder, given_files(args).get(corpus))
+            data.write_corpus(corpus, folder, grid.given_files(args).get(corpus))
         if not (root / "tokenizers" / corpus).is_dir():
             texts = [row["text"] for row in data.read_rows(folder / "train.jsonl")]
-            train_tokenizer(texts, VOCAB_SIZE, str(root / "tokenizers" / corpus), allow_fewer=True)
+            train_tokenizer(texts, grid.VOCAB_SIZE, str(root / "tokenizers" / corpus), allow_fewer=True)
         if corpus in data.WITH_PAIRS and not (root / "minimal_pairs" / f"{corpus}.jsonl").is_file():
             (root / "minimal_pairs").mkdir(exist_ok=True)
             data.write_minimal_pairs(folder, root / "minimal_pairs" / f"{corpus}.jsonl")
-        if corpus not in WITHOUT_ORDER and not (root / "windows" / f"{corpus}.json").is_file():
-            data.write_windows(folder, root / "windows" / f"{corpus}.json", language_of(corpus))
-    for corpus, task in tasks_of(args):
+        if corpus not in grid.WITHOUT_ORDER and not (root / "windows" / f"{corpus}.json").is_file():
+            data.write_windows(folder, root / "windows" / f"{corpus}.json", grid.language_of(corpus))
+    for corpus, task in grid.tasks_of(args):
         if task in data.SPECS and not (root / "tasks" / task / "test.jsonl").is_file():
             data.write_task(task, root / "corpora" / corpus, root / "tasks" / task)
-        if task in PROBES and not (root / "tasks" / task).exists():
+        if task in grid.PROBES and not (root / "tasks" / task).exists():
             (root / "tasks").mkdir(exist_ok=True)
             (root / "tasks" / task).symlink_to(Path(args.disco_eval, task).resolve())
 
@@ -745,7 +492,7 @@ def prepare(args: argparse.Namespace, root: Path) -> None:
 def read_results(root: Path) -> dict[str, dict[str, Any]]:
     path = root / "results.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return {key_of(line["cell"]): line["scores"] for line in lines}
+    return {grid.key_of(line["cell"]): line["scores"] for line in lines}
 
 
 def execute(args: argparse.Namespace, root: Path) -> dict[str, dict[str, Any]]:
@@ -753,261 +500,25 @@ def execute(args: argparse.Namespace, root: Path) -> dict[str, dict[str, Any]]:
     path, done = root / "results.jsonl", read_results(root)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.processes, context) as pool, path.open("a", encoding="utf-8") as file:
-        for wave in plan(args, done):
-            missing = list({key_of(cell): cell for cell in wave if key_of(cell) not in done}.values())
+        for wave in grid.plan(args, done):
+            missing = list({grid.key_of(cell): cell for cell in wave if grid.key_of(cell) not in done}.values())
             running = {pool.submit(measure, cell, root): cell for cell in missing}
             for number, future in enumerate(as_completed(running), 1):
                 cell, scores = running[future], future.result()
-                done[key_of(cell)] = scores
+                done[grid.key_of(cell)] = scores
                 print(json.dumps({"cell": cell, "scores": scores}), file=file, flush=True)
                 print(f"{number}/{len(missing)} {cell} {scores['seconds']} s", flush=True)
     return done
 
 
-# ---- Report ---------------------------------------------------------------------------------------------------------
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard error over seeds."""
-    if not values:
-        return ""
-    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.3f}{error}"
-
-
-def markdown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join([f"## {title}\n", *("| " + " | ".join(map(str, line)) + " |" for line in lines)]) + "\n"
-
-
-class Report:
-    """Tables and figures from the scores of all cells."""
-
-    def __init__(self, args: argparse.Namespace, done: Done):
-        self.args, self.done = args, done
-        self.cells = [(json.loads(key), scores) for key, scores in done.items()]
-
-    def found(self, cells: Sequence[Cell], name: str) -> list[float]:
-        keys = map(key_of, cells)
-        return [self.done[key][name] for key in keys if self.done.get(key, {}).get(name) is not None]
-
-    def tables(self) -> list[str]:
-        parts = (
-            self.optimizers,
-            self.tuning,
-            self.fine_tuned,
-            self.unshuffled,
-            self.pairs,
-            self.variants,
-            self.probes,
-        )
-        return [table for part in parts for table in part()]
-
-    def optimizers(self) -> Iterator[str]:
-        rows = []
-        for name, optimizer in OPTIMIZERS.items():
-            row = [name]
-            for size in SIZES:
-                cell = pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
-                scores = self.done.get(key_of(cell))
-                found = f"{scores['reconstruction_loss']:.3f} ({scores['attention_entropy']:.3f})" if scores else ""
-                row.append(found)
-            rows.append(row)
-        if any(map(any, (row[1:] for row in rows))):
-            yield markdown("Optimizers: held-out loss (least entropy of attention)", ["", *SIZES], rows)
-
-    def tuning(self) -> Iterator[str]:
-        cells = [cell for cell in tuning_cells(self.args) if key_of(cell) in self.done]
-        rows: dict[tuple, dict[str, list[Cell]]] = {}
-        for cell in cells:
-            rows.setdefault((cell["optim"], cell["rate"]), {}).setdefault(cell["task"], []).append(cell)
-        tasks = list(dict.fromkeys(cell["task"] for cell in cells))
-        lines = [
-            [optim, f"{rate:g}", *(spread(self.found(of.get(task, ()), "test")) for task in tasks)]
-            for (optim, rate), of in rows.items()
-        ]
-        if lines:
-            yield markdown(f"Fine-tuning, {TUNED_AT} labels", ["optimizer", "learning rate", *tasks], lines)
-
-    def starts(self, task: tuple[str, str]) -> Iterator[tuple[str, str, float]]:
-        """Name, kind and minutes of what a task is fine-tuned from."""
-        yield "from scratch", "scratch", self.args.minutes[0]
-        for kind, minutes in itertools.product(KINDS, self.args.minutes):
-            yield f"{kind}, {minutes:g} minutes", kind, minutes
-
-    def cells_of(self, task: tuple[str, str], kind: str, minutes: float, labels: int) -> list[Cell]:
-        tried = [one for one in tuned(task, kind, minutes) if key_of(fine_tuning(*one)) in self.done]
-        if not tried:
-            return []
-        best = max(tried, key=lambda one: self.done[key_of(fine_tuning(*one))]["validation"])
-        starts = [start_of(task, kind, minutes, seed, self.args.seeded_minutes) for seed in SEEDS]
-        return [fine_tuning(task, start, labels, best[3], seed) for start, seed in zip(starts, SEEDS, strict=True)]
-
-    def fine_tuned(self) -> Iterator[str]:
-        for task in tasks_of(self.args):
-            labels = labels_of(task)
-            rows = []
-            for name, kind, minutes in self.starts(task):
-                row = [spread(self.found(self.cells_of(task, kind, minutes, number), "test")) for number in labels]
-                if any(row):
-                    rows.append([name, *row])
-            bags = [
-                spread([scores["test"] for cell, scores in self.cells if is_bag_of_words(cell, task, number)])
-                for number in labels
-            ]
-            if rows:
-                rows.insert(0, ["bag of words", *bags])
-                yield markdown(f"{task[0]}, {task[1]}", ["labels", *map(str, labels)], rows)
-
-    def unshuffled(self) -> Iterator[str]:
-        names = ("exact_2", "tau_2", "exact_4", "tau_4")
-        for corpus in CORPORA:
-            own = [(cell, s) for cell, s in self.cells if cell["what"] == "unshuffle" and cell["corpus"] == corpus]
-            own = [(cell, s) for cell, s in own if is_usual(cell["model"])]
-            by_name: dict[str, list[dict]] = {}
-            for cell, scores in own:
-                model = cell["model"]
-                name = (
-                    "linear ranker on words" if model == "ranker" else f"{cell['kind']}, {minutes_of(model)} minutes"
-                )
-                by_name.setdefault(name, []).append(scores)
-            rows = [[name, *(spread([one[k] for one in scores]) for k in names)] for name, scores in by_name.items()]
-            if rows:
-                rows.append(["chance", "0.500", "0.000", "0.042", "0.000"])
-                head = ["", "2: exact", "2: tau", "4: exact", "4: tau"]
-                yield markdown(f"{corpus}: sentences put in order without labels", head, rows)
-
-    def pairs(self) -> Iterator[str]:
-        kinds = ("all", "agreement", "determiner", "neighbours", "replaced")
-        for corpus in ("documentation", "prose"):
-            by_name: dict[str, list[dict]] = {}
-            for cell, scores in self.cells:
-                if cell["what"] == "minimal_pairs" and cell["corpus"] == corpus:
-                    model = cell["model"]
-                    is_own = model in ("scratch", "bigrams")
-                    name = model if is_own else f"{model.split('-')[1]}, {minutes_of(model)} minutes"
-                    by_name.setdefault(name, []).append(scores)
-            rows = [
-                [name, *(spread([one[k] for one in scores if k in one]) for k in kinds)]
-                for name, scores in by_name.items()
-            ]
-            if rows:
-                yield markdown(f"{corpus}: minimal pairs", ["", *kinds], rows)
-
-    def variants(self) -> Iterator[str]:
-        rows = []
-        for name, settings in VARIANTS.items():
-            model = pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, settings)
-            scores = self.done.get(key_of(unshuffling(model)))
-            if scores:
-                names = ("exact_2", "tau_2", "exact_4", "tau_4")
-                rows.append([name, *(f"{scores[key]:.3f}" if key in scores else "" for key in names)])
-        if rows:
-            head = ["", "2: exact", "2: tau", "4: exact", "4: tau"]
-            yield markdown(f"DEPTH, {VARIANT_MINUTES:g} minutes of documentation: what was tried", head, rows)
-
-    def probes(self) -> Iterator[str]:
-        rows: dict[str, dict[str, float]] = {}
-        for cell, scores in self.cells:
-            if cell["what"] == "probe":
-                rows.setdefault(cell["model"], {})[cell["task"]] = scores["accuracy"]
-                for name in ("chance", "majority", "bag_of_words", "random_weights"):
-                    rows.setdefault(name.replace("_", " "), {}).setdefault(cell["task"], scores[f"{name}_accuracy"])
-        lines = [[name, *(f"{of[task]:.3f}" if task in of else "" for task in PROBES)] for name, of in rows.items()]
-        if lines:
-            yield markdown("Probes of DiscoEval", ["", *PROBES], lines)
-
-    def figures(self, folder: Path) -> None:
-        """Write curves.png, scores over labels, and order.png, un-shuffling over the minutes of pre-training."""
-        self.draw_curves(folder / "curves.png")
-        self.draw_order(folder / "order.png")
-
-    def draw_curves(self, path: Path) -> None:
-        from matplotlib.figure import Figure
-
-        fine_tuned = {(cell["corpus"], cell["task"]) for cell, _ in self.cells if cell["what"] == "fine_tune"}
-        tasks = [task for task in tasks_of(self.args) if len(labels_of(task)) > 1 and task in fine_tuned]
-        if not tasks:
-            return
-        figure = Figure(figsize=(4.5 * len(tasks), 4), layout="constrained")
-        for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-            for name, kind, minutes in self.starts(task):
-                groups = [self.found(self.cells_of(task, kind, minutes, number), "test") for number in LABELS]
-                color = {"T5": "C0", "DEPTH": "C1"}.get(kind, "grey")
-                shade = 0.4 + 0.6 * self.args.minutes.index(minutes) / max(1, len(self.args.minutes) - 1)
-                draw(axes, LABELS, groups, label=name, color=color, alpha=shade if kind in KINDS else 1.0)
-            bags = [
-                [scores["test"] for cell, scores in self.cells if is_bag_of_words(cell, task, number)]
-                for number in LABELS
-            ]
-            draw(axes, LABELS, bags, label="bag of words", color="C2", linestyle="--")
-            axes.set(xscale="log", xticks=LABELS, xticklabels=LABELS, xlabel="labels", title=f"{task[0]}\n{task[1]}")
-            axes.grid(alpha=0.3)
-        figure.axes[0].set_ylabel("test score")
-        figure.axes[-1].legend(fontsize="x-small")
-        figure.savefig(path, dpi=110)
-
-    def draw_order(self, path: Path) -> None:
-        from matplotlib.figure import Figure
-
-        scores: dict[str, dict[str, dict[float, list[float]]]] = {}  # by corpus, kind and minutes
-        for cell, found in self.cells:
-            if cell["what"] == "unshuffle" and is_usual(cell["model"]):
-                kind, minutes = cell.get("kind", "ranker"), 0.0
-                if kind in KINDS:
-                    minutes = float(minutes_of(cell["model"]))
-                of = scores.setdefault(cell["corpus"], {}).setdefault(kind, {})
-                of.setdefault(minutes, []).append(found["exact_2"])
-        if not scores:
-            return
-        figure = Figure(figsize=(4.5 * len(scores), 4), layout="constrained")
-        panels = figure.subplots(1, len(scores), squeeze=False, sharey=True)[0]
-        for axes, (corpus, kinds) in zip(panels, scores.items(), strict=True):
-            for kind in KINDS:
-                places = sorted(kinds.get(kind, {}))
-                color = {"T5": "C0", "DEPTH": "C1"}[kind]
-                draw(axes, places, [kinds[kind][place] for place in places], label=kind, color=color)
-            for value in kinds.get("ranker", {}).get(0.0, ()):
-                axes.axhline(value, color="C2", linestyle="--", label="linear ranker on words")
-            axes.axhline(0.5, color="grey", linestyle=":", label="chance")
-            ticks = sorted({place for kind in KINDS for place in kinds.get(kind, ())})
-            axes.set(xscale="log", xlabel="CPU minutes of pre-training", title=corpus)
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.minorticks_off()
-            axes.grid(alpha=0.3)
-        figure.axes[0].set_ylabel("pairs of sentences in the right order, without labels")
-        figure.axes[-1].legend(fontsize="x-small")
-        figure.savefig(path, dpi=110)
-
-
-def draw(axes: Any, places: Sequence[float], groups: Sequence[Sequence[float]], **style: Any) -> None:
-    """A line through the means of groups of scores, with standard errors."""
-    kept = [(place, values) for place, values in zip(places, groups, strict=True) if values]
-    if kept:
-        means = [statistics.fmean(values) for _, values in kept]
-        errors = [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else 0.0 for _, v in kept]
-        axes.errorbar([place for place, _ in kept], means, errors, marker="o", markersize=3, **style)
-
-
-def is_bag_of_words(cell: Cell, task: tuple[str, str], labels: int) -> bool:
-    return cell["what"] == "bag_of_words" and (cell["corpus"], cell["task"]) == task and cell["labels"] == labels
-
-
-def is_usual(model: str) -> bool:
-    """Whether the name of a model is that of the usual settings: corpus, kind, minutes, seed."""
-    return model == "ranker" or len(model.split("-")) == 4
-
-
-def minutes_of(model: str) -> str:
-    return model.split("-")[2]
-
-
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", required=True, help="is continued")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA))
-    parser.add_argument("--minutes", nargs="+", type=float, default=list(MINUTES), help="of pre-training, CPU time")
+    parser.add_argument("--parts", nargs="+", choices=grid.PARTS, default=list(grid.PARTS))
+    parser.add_argument("--corpora", nargs="+", choices=grid.CORPORA, default=list(grid.CORPORA))
+    parser.add_argument(
+        "--minutes", nargs="+", type=float, default=list(grid.MINUTES), help="of pre-training, CPU time"
+    )
     parser.add_argument("--seeded_minutes", type=float, default=20, help="up to which each seed has its pre-training")
     parser.add_argument("--prose", nargs="+", help="files of documents, with a column title for what belongs together")
     parser.add_argument("--subjectivity", help="JSON lines of text and label: Pang and Lee's subjectivity sentences")

@@ -46,7 +46,13 @@ COMMANDS = {
     "train_step": ("--quick", "First losses and gradients agree."),
 }
 
-HELPERS = ("checkouts", "transfer_data", "speedrun_row")  # used by other benchmarks
+HELPERS = (
+    "checkouts",
+    "transfer_data",
+    "transfer_grid",
+    "transfer_report",
+    "speedrun_row",
+)  # used by other benchmarks
 READS_TEXT = ("data_pipeline", "packing")
 # They fork, which a process that has trained, as the one of the tests, is not made for.
 FORKS = ("crash_resume", "data_pipeline")
@@ -153,7 +159,7 @@ class TransferTest(parameterized.TestCase):
         size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
         changes = {
             "SIZE": size,
-            "SIZES": dict.fromkeys(self.script.SIZES, size),
+            "SIZES": dict.fromkeys(self.script.grid.SIZES, size),
             "VOCAB_SIZE": 600,
             "LABELS": (4, 8),
             "STEPS": {4: 1, 8: 1},
@@ -163,7 +169,7 @@ class TransferTest(parameterized.TestCase):
             "ORDER": {"prose": ("sentence_position",)},
         }
         for name, value in changes.items():
-            self.enterContext(mock.patch.object(self.script, name, value))
+            self.enterContext(mock.patch.object(self.script.grid, name, value))
         self.enterContext(mock.patch.dict(self.script.data.TASK_ROWS, validation=3, test=4))
 
     def arguments(self, *flags):
@@ -178,9 +184,9 @@ class TransferTest(parameterized.TestCase):
 
     def measure_all(self, args):
         done = {}
-        for wave in self.script.plan(args, done):
+        for wave in self.script.grid.plan(args, done):
             for cell in wave:
-                key = self.script.key_of(cell)
+                key = self.script.grid.key_of(cell)
                 done[key] = done.get(key) or self.script.measure(cell, self.root)
         return done
 

@@ -1,0 +1,265 @@
+"""
+What benchmarks/transfer.py measures, in which order: cells, each the settings of one measurement.
+"""
+
+import argparse
+import itertools
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import transfer_data as data
+
+Cell = dict[str, Any]  # what is measured: `part` and settings; equal ones are measured once
+Done = Mapping[str, dict[str, Any]]  # the scores of each cell that was measured
+
+PARTS = ("optimizers", "tuning", "curves", "order", "unshuffle", "pairs", "variants", "probes")
+CORPORA = ("documentation", "functions", "prose", "subjectivity", "abstracts")
+GIVEN = ("prose", "subjectivity", "abstracts")  # these are read from files that the user names
+MINUTES = (3, 20, 120)
+SEEDS = (0, 1, 2)
+LABELS = (50, 200, 1000)
+STEPS = {50: 100, 200: 200, 1000: 400}  # of fine-tuning, of 16 examples
+TUNED_AT = 200  # labels at which the learning rate is chosen, by validation examples, with the first seed
+RATES = {"pre-trained": (1e-3, 5e-3, 1e-2), "scratch": (5e-3, 1e-2, 2e-2)}  # of `adamw_scale`
+
+SIZE = {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
+SIZES = {
+    "64 x 1+1": SIZE | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_decoder_layers": 1},
+    "128 x 2+2": SIZE,
+    "256 x 3+3": SIZE | {"d_model": 256, "d_kv": 64, "d_ff": 512, "num_layers": 3, "num_decoder_layers": 3},
+}
+VOCAB_SIZE = 4096
+PRETRAINING = {
+    "max_source_length": 96,
+    "batch_size": 32,
+    "optim": "adamw_scale",
+    "optim_args": None,
+    "learning_rate": 1e-2,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.05,
+    "adam_beta2": 0.98,
+    "dropout_rate": 0.0,
+}
+KINDS = {
+    "T5": PRETRAINING | {"mlm_probability": 0.15, "mean_noise_span_length": 3.0},
+    "DEPTH": PRETRAINING
+    | {
+        "mlm_probability": 0.15,
+        "mean_noise_span_length": 3.0,
+        "sentence_shuffling_probability": 1.0,
+        "sentence_loss_coefficient": 10.0,
+        "min_sentences": 2,
+        "max_sentences": 4,
+    },
+}
+MODEL_TYPES = {"T5": "t5", "DEPTH": "depth"}
+WITHOUT_ORDER = ("subjectivity",)  # each document is one sentence: there is nothing to un-shuffle
+OBJECTIVE_SETTINGS = (
+    "max_source_length",
+    "mlm_probability",
+    "mean_noise_span_length",
+    "min_sentences",
+    "max_sentences",
+)
+OBJECTIVE_SETTINGS += ("sentence_shuffling_probability",)
+OPTIMIZERS = {
+    "adamw_torch_fused 1e-3": {"optim": "adamw_torch_fused", "learning_rate": 1e-3},
+    "adamw_torch_fused 3e-3": {"optim": "adamw_torch_fused", "learning_rate": 3e-3},
+    "adamw_scale 1e-2": {"optim": "adamw_scale", "learning_rate": 1e-2},
+    "adamw_scale 2e-2": {"optim": "adamw_scale", "learning_rate": 2e-2},
+    "adafactor 2e-2": {"optim": "adafactor", "optim_args": "scale_parameter=True", "learning_rate": 2e-2},
+    "muon 1e-3": {"optim": "muon", "learning_rate": 1e-3},
+}
+OPTIMIZER_MINUTES = 5
+TUNING = [
+    ("adamw_torch_fused", None, (1e-4, 5e-4, 2e-3)),
+    ("adamw_scale", None, (1e-3, 5e-3, 2e-2)),
+    ("adafactor", "scale_parameter=True", (1e-3, 5e-3, 2e-2)),
+]
+VARIANTS = {
+    "as in the other parts": {},
+    "coefficient 1": {"sentence_loss_coefficient": 1.0},
+    "coefficient 2": {"sentence_loss_coefficient": 2.0},
+    "coefficient 5": {"sentence_loss_coefficient": 5.0},
+    "half of the examples shuffled": {"sentence_shuffling_probability": 0.5},
+    "2 sentences": {"max_sentences": 2},
+    "2 to 8 sentences": {"max_sentences": 8},
+    "one sentence and more": {"min_sentences": 1},
+    "two sentence tokens, 2 sentences": {"num_sentence_tokens": 2, "max_sentences": 2},
+    "noise 0.3": {"mlm_probability": 0.3},
+    "length 64": {"max_source_length": 64},
+    "d_model 64, 1 + 1 layers": {"size": "64 x 1+1"},
+    "d_model 256, 3 + 3 layers": {"size": "256 x 3+3"},
+}
+VARIANT_MINUTES = 10
+CURVES = {
+    "documentation": ("topic", "altered", "last_word", "sentence_ordering"),
+    "functions": ("sentence_ordering",),
+    "subjectivity": ("subjectivity",),
+    "abstracts": ("BSOarxiv",),
+}
+ORDER = {
+    "documentation": ("sentence_position", "discourse_coherence"),
+    "prose": data.DISCOURSE,
+    "abstracts": ("SParxiv",),
+}
+PROBES = ("SParxiv", "BSOarxiv", "DCchat")
+PROBED = ("documentation", "abstracts")  # texts of the models that are probed
+MAX_HELD_OUT = 500  # documents, for losses
+
+
+def language_of(corpus: str) -> str:
+    return "lines" if corpus in ("functions", "abstracts") else "en"
+
+
+def kinds_of(corpus: str) -> tuple[str, ...]:
+    return ("T5",) if corpus in WITHOUT_ORDER else tuple(KINDS)
+
+
+def model_folder(root: Path, cell: Cell) -> Path:
+    """Of a pre-training: named by its settings, those that are not the usual ones by a hash."""
+    name = "-".join(str(cell[key]) for key in ("corpus", "kind", "minutes", "seed"))
+    if cell.get("settings"):
+        name += f"-{zlib.crc32(json.dumps(cell['settings'], sort_keys=True).encode()):08x}"
+    return root / "models" / name
+
+
+def key_of(cell: Cell) -> str:
+    return json.dumps(cell, sort_keys=True)
+
+
+def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
+    """
+    Yield waves of cells: those of one do not need each other. `done` has the scores of all waves before, by which the
+    learning rates of the next are chosen.
+    """
+    parts, corpora = args.parts, corpora_of(args)
+    if "optimizers" in parts:
+        yield [
+            pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
+            for size, optimizer in itertools.product(SIZES, OPTIMIZERS.values())
+        ]
+    if "variants" in parts:
+        yield (models := [pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, one) for one in VARIANTS.values()])
+        yield [unshuffling(model) for model in models]
+    ordered = [corpus for corpus in corpora if corpus not in WITHOUT_ORDER]
+    if {"curves", "order", "unshuffle"} & set(parts):
+        yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in ordered]
+    for minutes in args.minutes:
+        seeds = SEEDS if minutes <= args.seeded_minutes else SEEDS[:1]
+        starts = [(corpus, kind) for corpus in corpora for kind in kinds_of(corpus)]
+        models = [pretraining(*start, minutes, seed) for start, seed in itertools.product(starts, seeds)]
+        if {"curves", "order", "unshuffle", "pairs", "probes", "tuning"} & set(parts):
+            yield models
+        if "unshuffle" in parts:
+            yield [unshuffling(model) for model in models if model["corpus"] in ordered]
+        if "pairs" in parts:
+            yield list(pair_cells(models))
+        tasks = [task for task, part in tasks_of(args).items() if part in parts]
+        yield from fine_tuning_waves(tasks, minutes, done, args)
+        if "probes" in parts and args.disco_eval:
+            wanted = [model for model in models if model["corpus"] in PROBED and model["seed"] == 0]
+            yield [probe_cell(model, task, args) for model, task in itertools.product(wanted, PROBES)]
+    if "tuning" in parts:
+        yield list(tuning_cells(args))
+
+
+def corpora_of(args: argparse.Namespace) -> list[str]:
+    files = given_files(args)
+    return [corpus for corpus in args.corpora if corpus not in GIVEN or files[corpus]]
+
+
+def given_files(args: argparse.Namespace) -> dict[str, Any]:
+    return {"prose": args.prose, "subjectivity": args.subjectivity, "abstracts": args.disco_eval}
+
+
+def pretraining(corpus: str, kind: str, minutes: float, seed: int, settings: Mapping[str, Any] | None = None) -> Cell:
+    cell = {"what": "pretrain", "corpus": corpus, "kind": kind, "minutes": minutes, "seed": seed}
+    return cell | ({"settings": dict(settings)} if settings else {})
+
+
+def unshuffling(model: Cell) -> Cell:
+    cell = {"what": "unshuffle", "corpus": model["corpus"], "kind": model["kind"], "model": name_of(model)}
+    return cell | ({"sizes": ["2"]} if "num_sentence_tokens" in model.get("settings", {}) else {})
+
+
+def name_of(model: Cell) -> str:
+    return model_folder(Path(), model).name
+
+
+def pair_cells(models: Sequence[Cell]) -> Iterator[Cell]:
+    for model in models:
+        if model["corpus"] in data.WITH_PAIRS:
+            cell = {"what": "minimal_pairs", "corpus": model["corpus"]}
+            yield cell | {"model": name_of(model), "seed": model["seed"]}
+            yield cell | {"model": "scratch", "seed": model["seed"]}
+    for corpus in {model["corpus"] for model in models} & set(data.WITH_PAIRS):
+        yield {"what": "minimal_pairs", "corpus": corpus, "model": "bigrams"}
+
+
+def probe_cell(model: Cell, task: str, args: argparse.Namespace) -> Cell:
+    cell = {"what": "probe", "task": task, "model": name_of(model), "folder": args.disco_eval, "seed": 0}
+    return cell | {"read_together": model["kind"] == "DEPTH"}
+
+
+def tasks_of(args: argparse.Namespace) -> dict[tuple[str, str], str]:
+    """The tasks that models are fine-tuned on, and the part that each belongs to."""
+    tasks = {(corpus, task): "curves" for corpus, names in CURVES.items() for task in names}
+    tasks |= {(corpus, task): "order" for corpus, names in ORDER.items() for task in names}
+    return {(corpus, task): part for (corpus, task), part in tasks.items() if corpus in corpora_of(args)}
+
+
+def fine_tuning(task: tuple[str, str], start: Cell | str, labels: int, rate: float, seed: int, **more: Any) -> Cell:
+    """`start` is a pre-training, or "scratch"."""
+    model = start if start == "scratch" else name_of(start)
+    cell = {"what": "fine_tune", "corpus": task[0], "task": task[1], "model": model}
+    return cell | {"labels": labels, "rate": rate, "seed": seed} | more
+
+
+def labels_of(task: tuple[str, str]) -> tuple[int, ...]:
+    return LABELS if task[1] in CURVES.get(task[0], ()) else LABELS[-1:]
+
+
+def fine_tuning_waves(
+    tasks: Sequence[tuple[str, str]], minutes: float, done: Done, args: argparse.Namespace
+) -> Iterator[list[Cell]]:
+    """First the learning rates, with the first seed, then all seeds and numbers of labels."""
+    starts = [(task, kind) for task in tasks for kind in kinds_of(task[0])]
+    starts += [(task, "scratch") for task in tasks] * (minutes == args.minutes[0])
+    yield [fine_tuning(*one) for start in starts for one in tuned(*start, minutes)]
+    cells = []
+    for task, kind in starts:
+        best = max(tuned(task, kind, minutes), key=lambda one: done[key_of(fine_tuning(*one))]["validation"])
+        for labels, seed in itertools.product(labels_of(task), SEEDS):
+            model = start_of(task, kind, minutes, seed, args.seeded_minutes)
+            cells.append(fine_tuning(task, model, labels, best[3], seed))
+            if kind == "scratch":
+                cell = {"what": "bag_of_words", "corpus": task[0], "task": task[1], "labels": labels, "seed": seed}
+                cells.append(cell)
+    yield cells
+
+
+def start_of(task: tuple[str, str], kind: str, minutes: float, seed: int, seeded_minutes: float) -> Cell | str:
+    if kind == "scratch":
+        return kind
+    return pretraining(task[0], kind, minutes, seed if minutes <= seeded_minutes else 0)
+
+
+def tuned(task: tuple[str, str], kind: str, minutes: float) -> list[tuple]:
+    """What `fine_tuning` takes for each of the learning rates that are compared."""
+    labels = TUNED_AT if TUNED_AT in labels_of(task) else labels_of(task)[0]
+    rates = RATES["scratch" if kind == "scratch" else "pre-trained"]
+    return [(task, start_of(task, kind, minutes, 0, 0), labels, rate, 0) for rate in rates]
+
+
+def tuning_cells(args: argparse.Namespace) -> Iterator[Cell]:
+    """Optimizers and rates for fine-tuning the longest checkpoint of at most 20 minutes, and to go on with it."""
+    minutes = max(minutes for minutes in args.minutes if minutes <= 20)
+    model = pretraining("documentation", "DEPTH", minutes, 0)
+    for (optim, options, rates), task in itertools.product(TUNING, ("sentence_ordering", "topic")):
+        for rate, seed in itertools.product(rates, SEEDS):
+            more = {"optim": optim, "optim_args": options}
+            yield fine_tuning(("documentation", task), model, TUNED_AT, rate, seed, **more)
