@@ -1,12 +1,13 @@
 r"""
 Which of two sentences is likelier, by the model's own score? Minimal pairs such as BLiMP's, without any training.
 
-    python examples/evaluate_minimal_pairs.py --model_name_or_path runs/depth --pairs data/blimp \
+    python examples/evaluate_minimal_pairs.py --model_name_or_path runs/depth --benchmark blimp \
         --output_dir runs/blimp
     python examples/evaluate_minimal_pairs.py --model_name_or_path google/t5-v1_1-base --pairs agreement.jsonl \
         --score difference --random_weights
 
-Each line of a file has a `sentence_good` and a `sentence_bad`; a folder stands for its .jsonl files.
+Each line of a file has a `sentence_good` and a `sentence_bad`; a folder stands for its .jsonl files. BLiMP comes from
+the Hub by its name, or from a copy of its files: `--pairs blimp/data`.
 """
 
 import json
@@ -19,6 +20,7 @@ from transformers.hf_argparser import HfArg
 
 import hf_depth
 from hf_depth.arguments import parse_arguments, run_script
+from hf_depth.errors import UserError
 from hf_depth.ranges import AT_LEAST_ONE, check_ranges
 from hf_depth.tables import aligned
 
@@ -32,7 +34,10 @@ class PairArguments:
     _argument_group_name = "minimal pairs"
 
     model_name_or_path: str = HfArg(help="Checkpoint, folder or Hub.")
-    pairs: list[str] = HfArg(help="Files of pairs (jsonl), or folders of them.")
+    pairs: list[str] | None = HfArg(default=None, help="Files of pairs (jsonl), or folders of them.")
+    benchmark: str | None = HfArg(
+        default=None, help="Instead of files: pairs of the Hub.", metadata={"choices": ["blimp"]}
+    )
     output_dir: str | None = HfArg(default=None, help="For results.json and predictions.json (those of BabyLM).")
     model_revision: str = HfArg(default="main", help="Branch, tag or commit of the checkpoint.")
     score: str = HfArg(
@@ -47,6 +52,8 @@ class PairArguments:
     seed: int = HfArg(default=42, help="Of the random weights.")
 
     def __post_init__(self):
+        if (self.pairs is None) == (self.benchmark is None):
+            raise UserError("Give the pairs either by `--pairs FILE …` or by `--benchmark blimp`.")
         check_ranges(self, dict.fromkeys(("span_length", "max_pairs", "batch_size"), AT_LEAST_ONE), "--")
 
 
@@ -60,6 +67,7 @@ def main(args: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
 
     from hf_depth.evaluation.minimal_pairs import (
         babylm_predictions,
+        load_minimal_pairs,
         pair_accuracy,
         read_minimal_pairs,
         score_minimal_pairs,
@@ -69,7 +77,8 @@ def main(args: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
 
     # ---- Pairs and models ----
-    tasks = {name: pairs[: args.max_pairs] for name, pairs in read_minimal_pairs(args.pairs).items()}
+    tasks = load_minimal_pairs(args.benchmark) if args.benchmark else read_minimal_pairs(args.pairs)
+    tasks = {name: pairs[: args.max_pairs] for name, pairs in tasks.items()}
     tokenizer = hf_depth.load_tokenizer(args.model_name_or_path, revision=args.model_revision)
     model = hf_depth.load_model(args.model_name_or_path, tokenizer, revision=args.model_revision)
     models = {"accuracy": model.to("cuda" if torch.cuda.is_available() else "cpu")}

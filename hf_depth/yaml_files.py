@@ -13,7 +13,8 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = []  # no set: YAML allows keys that cannot be in one, for which there is an error below
-        for key_node, _ in node.value:
+        own = [key_node for key_node, _ in node.value if key_node.tag != "tag:yaml.org,2002:merge"]  # not `<<`
+        for key_node in own:
             key = self.construct_object(key_node, deep=True)
             if key in keys:
                 raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import get_dataset_config_names, load_dataset
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -38,9 +39,31 @@ from ..models.stock import decoder_inputs
 from .inference import batches_by_length, encode_documents, evaluating, not_finite, padded
 
 SCORES = ("spans", "difference", "prefix")
+BENCHMARKS = {"blimp": "nyu-mll/blimp"}  # data sets of the Hub; each of their configurations is a task
 
 Pair = tuple[str, str]  # the right sentence, and the wrong one
 Blank = tuple[Sequence[int], Sequence[int], Sequence[int]]  # ids before it, what fills it, ids behind it
+
+
+def load_minimal_pairs(benchmark: str = "blimp", cache_dir: str | None = None) -> dict[str, list[Pair]]:
+    """
+    The pairs of a benchmark on the Hub, one of `BENCHMARKS`, by the name of the task: the 67 of BLiMP.
+
+    Raises `ValueError` if they cannot be loaded.
+    """
+    path = BENCHMARKS[benchmark]
+    try:
+        names = get_dataset_config_names(path)
+        tasks = {name: load_dataset(path, name, split="train", cache_dir=cache_dir) for name in names}
+    except Exception as error:  # no network, no such data set, …
+        raise UserError(
+            f"The benchmark {benchmark!r} cannot be loaded from {path!r} on the Hub: {error} Without a network, name "
+            "files of pairs, such as the folder `data` of https://github.com/alexwarstadt/blimp."
+        ) from error
+    return {
+        name: [_pair(row, f"{path}, {name}, row {number}") for number, row in enumerate(rows)]
+        for name, rows in tasks.items()
+    }
 
 
 def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pair]]:
@@ -67,26 +90,22 @@ def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pai
                 raise UserError(f"There is no file or folder {str(file)!r} of minimal pairs.")
             if file.stem in tasks:
                 raise UserError(f"{file}: another file has this name, by which scores are told apart. Rename one.")
-            tasks[file.stem] = _read_pairs(file)
+            lines = file.read_text(encoding="utf-8-sig").splitlines()  # perhaps with a byte order mark
+            tasks[file.stem] = [_pair(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
+            if not lines:
+                raise UserError(f"{file} is empty.")
     return tasks
 
 
-def _read_pairs(file: Path) -> list[Pair]:
-    pairs = []
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):  # perhaps a byte order mark
-        try:
-            row = json.loads(line)
-            pair = (row["sentence_good"], row["sentence_bad"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{file}, line {number}, must be JSON with `sentence_good` and `sentence_bad`, got {line:.80}"
-            ) from error
-        if not all(isinstance(sentence, str) and sentence.strip() for sentence in pair):
-            raise UserError(f"{file}, line {number}: each sentence must be a text, got {line:.80}")
-        pairs.append(pair)
-    if not pairs:
-        raise UserError(f"{file} is empty.")
-    return pairs
+def _pair(row: Mapping[str, Any] | str, place: str) -> Pair:
+    try:
+        row = json.loads(row) if isinstance(row, str) else row
+        pair = (row["sentence_good"], row["sentence_bad"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{place}, must be JSON with `sentence_good` and `sentence_bad`, got {row!s:.80}") from error
+    if not all(isinstance(sentence, str) and sentence.strip() for sentence in pair):
+        raise UserError(f"{place}: each sentence must be a text, got {row!s:.80}")
+    return pair
 
 
 def score_minimal_pairs(

@@ -127,6 +127,7 @@ class TaskPredictor:
         task: TaskSpec | str | None = None,
         *,
         device: str | torch.device | None = None,
+        device_map: Any = None,
         dtype: str | torch.dtype = torch.float32,
         revision: str = "main",
         token: str | bool | None = None,
@@ -143,6 +144,8 @@ class TaskPredictor:
             task (`TaskSpec` or `str`, *optional*):
                 Which task, if the model has several; or what an earlier version fine-tuned it on.
             device (`str` or `torch.device`, *optional*): by default the first GPU, if there is one.
+            device_map (*optional*): instead of `device`, as for `PreTrainedModel.from_pretrained`: `"auto"` divides
+                the model among the GPUs and the memory of the machine.
             dtype (`str` or `torch.dtype`, *optional*, defaults to `torch.float32`):
                 That of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
             revision, token, cache_dir: as for `PreTrainedModel.from_pretrained`.
@@ -169,9 +172,13 @@ class TaskPredictor:
             scores_labels = config.prediction_mode == "score_labels" and task.labels is not None
             settings["prediction_mode"] = "score_labels" if scores_labels else "generate"
         tokenizer = load_tokenizer(name_or_path, **hub)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        model = load_model(name_or_path, tokenizer, **hub)
-        return cls(model.to(device, dtype), tokenizer, task, **settings | kwargs)
+        model = load_model(name_or_path, tokenizer, device_map=device_map, **hub)
+        if device_map is None:
+            model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        elif device is not None:
+            raise UserError("`device` and `device_map` both say where the model is. Give one of them.")
+        model = model if model.dtype == dtype else model.to(dtype)  # a divided model warns if it is moved
+        return cls(model, tokenizer, task, **settings | kwargs)
 
     def __call__(
         self,

@@ -71,6 +71,7 @@ def load_model(
     revision: str = "main",
     token: str | bool | None = None,
     quantization_config: Any = None,
+    device_map: Any = None,
     **config_changes: Any,
 ) -> PreTrainedModel:
     """
@@ -94,6 +95,7 @@ def load_model(
         cache_dir (`str`, *optional*), revision (`str`): of a checkpoint on the Hub.
         token (`str` or `bool`, *optional*): for a checkpoint that is not public; by default that of `hf auth login`.
         quantization_config (*optional*): a `BitsAndBytesConfig`, by which a checkpoint is loaded in 4 or 8 bits.
+        device_map (*optional*): of `from_pretrained`: where the parts of a checkpoint are loaded, such as `"auto"`.
         config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`. The size of a
             checkpoint cannot be changed.
 
@@ -131,10 +133,11 @@ def load_model(
             with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has no config.json
                 model_type = checkpoint_model_type(name_or_config, **hub)
         options = {"model_type": model_type, "attn_implementation": attn_implementation, **hub, "revision": "main"}
+        options["device_map"] = device_map
         return load_adapted(name_or_config, lambda base: load_model(base, tokenizer, **options, **changes), **hub)
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
-    if quantization_config is not None:
-        hub["quantization_config"] = quantization_config
+    how = {"quantization_config": quantization_config, "device_map": device_map}
+    hub |= {name: value for name, value in how.items() if value is not None}
     source_type = "depth" if source is None else config_model_type(source)
     model_type = model_type or source_type
     if model_type not in MODEL_TYPES:

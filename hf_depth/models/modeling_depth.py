@@ -718,7 +718,7 @@ class SentenceInputMixin:
         `input_ids` of shape `(1, source_length)`, on the device of the model.
 
         Each of `texts` is a list of sentences, such as those of a premise and those of a hypothesis; else a
-        `TypeError` is raised. Sentence tokens count up. Sentences past the last one share it, which is said once. A
+        `TypeError` is raised. A sentence without a token is a `ValueError`. Sentence tokens count up. Sentences past the last one share it, which is said once. A
         sentinel that is written in a sentence, `<extra_id_0>`, stands for a masked span; a sentence token that is
         written is text.
         """
@@ -736,6 +736,8 @@ class SentenceInputMixin:
             found = tokenizer(sentence, add_special_tokens=False)["input_ids"]
             if any(is_sentence_token(id, config) or id == config.eosen_token_id for id in found):
                 found = tokenizer(sentence, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            if not found:  # no such sentence occurs in training
+                raise ValueError(f"Sentence {number} is empty: {sentence!r:.80} has no token. Leave it out.")
             ids += found
         return torch.tensor([[*ids, config.eosen_token_id, config.eos_token_id]], device=self.device)
 

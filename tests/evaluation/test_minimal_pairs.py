@@ -4,6 +4,7 @@ import json
 import math
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -13,8 +14,10 @@ from transformers import BartConfig, BartForConditionalGeneration
 from helpers import tiny_tokenizer
 from hf_depth.data.tokenization import TextEncoder
 from hf_depth.evaluation.minimal_pairs import (
+    BENCHMARKS,
     SCORES,
     babylm_predictions,
+    load_minimal_pairs,
     pair_accuracy,
     read_minimal_pairs,
     score_minimal_pairs,
@@ -137,6 +140,20 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual(read_minimal_pairs([path]), {"a": [("Yes.", "No.")]})
         with self.assertRaisesRegex(ValueError, "no file or folder 'gone.jsonl' of minimal pairs"):
             read_minimal_pairs(["gone.jsonl"])
+
+    def test_a_benchmark_has_a_task_for_each_configuration_of_its_data_set(self):
+        row = {"sentence_good": "Yes.", "sentence_bad": "No.", "UID": "x"}
+        for name in ("islands", "agreement"):
+            self.write(f"{name}.jsonl", row)
+        lines = [f"- config_name: {name}\n  data_files: {name}.jsonl" for name in ("islands", "agreement")]
+        self.write("README.md", "---\nconfigs:", *lines, "---")
+        self.assertEqual(BENCHMARKS, {"blimp": "nyu-mll/blimp"})
+        with mock.patch.dict(BENCHMARKS, blimp=str(self.folder)):
+            found = load_minimal_pairs("blimp", cache_dir=str(self.folder / "cache"))
+        self.assertEqual(found, dict.fromkeys(("islands", "agreement"), [("Yes.", "No.")]))
+        with mock.patch.dict(BENCHMARKS, blimp=str(self.folder / "gone")):
+            with self.assertRaisesRegex(ValueError, "'blimp' cannot be loaded .* Without a network, name files"):
+                load_minimal_pairs("blimp")
 
     def test_predictions_are_the_likelier_sentences_and_of_a_tie_the_wrong_one(self):
         scores = np.array([[-1.0, -2.0], [-2.0, -1.0], [-1.0, -1.0]])

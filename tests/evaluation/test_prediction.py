@@ -228,6 +228,17 @@ class FolderTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "has no task_config.json.*Name its task by `task`"):
             TaskPredictor.from_pretrained(self.folder)
 
+    @parameterized.parameters(("auto",), ("cpu",), ({"": "cpu"},))
+    def test_a_device_map_changes_no_prediction(self, device_map):
+        predictor, rows = self.save(), list(rte_rows(4))
+        load = type(predictor.model).from_pretrained
+        with mock.patch.object(type(predictor.model), "from_pretrained", side_effect=load) as loaded:
+            divided = TaskPredictor.from_pretrained(self.folder, "glue/rte", device_map=device_map)
+        self.assertEqual(loaded.call_args.kwargs["device_map"], device_map)
+        self.assertEqual(divided(rows, return_scores=True), predictor(rows, return_scores=True))
+        with self.assertRaisesRegex(ValueError, "`device` and `device_map` both"):
+            TaskPredictor.from_pretrained(self.folder, "glue/rte", device="cpu", device_map=device_map)
+
 
 class GeneratedTextTest(parameterized.TestCase):
     def test_text_ends_before_the_end_token_and_keeps_sentinels(self):

@@ -40,7 +40,12 @@ class MinimalPairsTest(parameterized.TestCase):
         predictions = json.loads((self.folder / "out/predictions.json").read_text())
         self.assertEqual([one["id"] for one in predictions["islands"]["predictions"]], ["islands_0", "islands_1"])
 
-    def test_a_number_out_of_range_is_refused_before_anything_is_read(self):
+    @parameterized.parameters(
+        (["--pairs", "none", "--max_pairs", "0"], "`--max_pairs` must be at least 1"),
+        ([], "either by `--pairs FILE …` or by `--benchmark blimp`"),
+        (["--pairs", "none", "--benchmark", "blimp"], "either by `--pairs FILE …` or by `--benchmark blimp`"),
+    )
+    def test_wrong_flags_are_refused_before_anything_is_read(self, flags, expected):
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as message:
-            script.main(["--model_name_or_path", "none", "--pairs", "none", "--max_pairs", "0"])
-        self.assertIn("`--max_pairs` must be at least 1", message.getvalue())
+            script.main(["--model_name_or_path", "none", *flags])
+        self.assertIn(expected, message.getvalue())

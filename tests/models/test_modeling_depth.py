@@ -459,3 +459,7 @@ class EncodeSentencesTest(parameterized.TestCase):
     def test_a_text_that_is_no_list_of_sentences_is_refused(self):
         with self.assertRaisesRegex(TypeError, r"text is a list: `encode_sentences\(tokenizer, \["):
             self.model.encode_sentences(self.tokenizer, ["A list."], "A text.")
+
+    def test_a_sentence_without_a_token_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "Sentence 1 is empty: ' ' has no token"):
+            self.model.encode_sentences(self.tokenizer, ["A list."], [" "])

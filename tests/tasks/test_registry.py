@@ -2,6 +2,8 @@
 
 from absl.testing import parameterized
 
+from helpers import ROOT
+from hf_depth.tasks.config import prompt_format
 from hf_depth.tasks.registry import get_task, load_task_file, register_task
 from hf_depth.tasks.spec import TaskSpec
 from tiny_tasks import ENTRY, RegistryTestCase
@@ -50,6 +52,22 @@ class TaskFileTest(RegistryTestCase):
         loaded = load_task_file(self.write(f"mine:\n  one:\n{entry}  two:\n{entry}"))
         self.assertEqual([(task.benchmark, task.name) for task in loaded], [("mine", "one"), ("mine", "two")])
         self.assertEqual(loaded[0].labels, {0: "sad", 1: "glad"})
+
+    def test_the_file_of_the_published_depth_has_its_prompts(self):
+        tasks = {task.name: task for task in load_task_file(ROOT / "examples/tasks/depth_paper.yaml")}
+        self.assertLen(tasks, 22)
+        expected = {
+            "cola": "cola: sentence: {sentence}",
+            "rte": "rte: sentence1: {sentence1} sentence2 {sentence2}",
+            "mnli": "mnli hypothesis: {premise} premise: {hypothesis}",
+            "BSOwiki": "BSOwiki: first_sentence: {first_sentence} second_sentence: {second_sentence}",
+            "PDTB-E": "PDTB_E: first_sentence: {first_sentence} second_sentence: {second_sentence}",
+        }
+        self.assertEqual({name: prompt_format(tasks[name]) for name in expected}, expected)
+        for name, task in tasks.items():
+            own = get_task(name, task.benchmark.removeprefix("depth_"))
+            self.assertEqual(task.labels, own.labels)
+            self.assertEqual(task.splits, own.splits)
 
     @parameterized.parameters(
         ("labels: [yes, no]", ": Task 'tone', field `labels`: class 0 must be text, .* got True"),
