@@ -34,12 +34,12 @@ from .callbacks import LastEvaluation
 from .checkpoints.resuming import (
     alone_in_output_dir,
     best_checkpoint,
-    check_same_model,
     checkpoint_to_resume,
     is_finished,
     model_is_complete,
 )
 from .checkpoints.run_description import (
+    check_same_model,
     check_same_run,
     describe_data,
     describe_evaluation,
@@ -48,7 +48,7 @@ from .checkpoints.run_description import (
 )
 from .checkpoints.saving import write_model_manifest
 from .checkpoints.stopping import stop_on_signals
-from .console import REPORTED_METRICS, before_and_after, files_table, first_examples, print_unshuffled
+from .console import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
 from .evaluation import by_name
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
@@ -279,7 +279,7 @@ class Run:
         if self.do_train:
             write_model_manifest(trainer)
         if trainer.is_world_process_zero():
-            print("\n" + files_table(self.args.output_dir), flush=True)
+            print(f"\nThe run is in {self.args.output_dir}.", flush=True)
 
     def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
         """Return named scores with which to compare the score of an evaluation."""

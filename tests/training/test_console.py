@@ -60,8 +60,8 @@ class ConsoleTest(TrainingTestCase):
             lines[1],
             r"loss \d.*\| sentence loss \d.*\| reconstruction loss \d.*\| learning rate 1.00e\+00 \| grad norm \d",
         )
-        self.assertRegex(lines[2], r" tokens/s [\d,]+ \| 0:00:\d\d left$")
-        self.assertRegex(lines[4], r"training: loss \d.*, 0:00:\d\d$")
+        self.assertRegex(lines[2], r" tokens/s [\d,]+$")
+        self.assertRegex(lines[4], r"training: loss \d.*, seconds \d+$")
         self.assertEmpty(err.getvalue())
 
     @parameterized.parameters(
@@ -110,13 +110,6 @@ class SummaryTest(RunTestCase):
         self.assertNotEqual(resumed[2], first[2])
         (title, again), _ = self.table(max_steps=2, eval_on_start=True)  # a finished run
         self.assertEqual([title, again], [["before", "after"], resumed])
-
-    def test_a_run_lists_the_files_that_it_left_and_no_other(self):
-        self.draw_losses()
-        _, text = self.table(max_steps=2)
-        listed = [line.split()[0] for line in text[text.index(f"The run is in {self.folder}:") :].splitlines()[1:]]
-        expected = ["model*.safetensors", "README.md", "all_results.json", "trainer_state.json", "losses.png"]
-        self.assertEqual(listed, [*expected, "checkpoint-*"])
 
     def test_fine_tuning_prints_its_scores_once_and_keeps_every_figure_in_the_files(self):
         self.draw_losses()

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from accelerate.utils import gather_object
 from filelock import FileLock, Timeout
-from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArguments
+from transformers import TrainerState, TrainingArguments
 
 from ...disk import read_manifest
 from ...errors import UserError
-from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS, config_values
 from ..callbacks import evaluations_without_improvement
 from .manifest import STATE_FILE, damage
 
@@ -191,20 +190,6 @@ def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArgu
         manifest = read_manifest(training_args.output_dir) if is_complete else None
         is_complete = manifest is not None and manifest.get("step") == _state(checkpoint).global_step
     return all(gather_object([is_complete]))
-
-
-def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
-    """Raise `ValueError` if the model of a checkpoint has another type, size or masks. Names what differs."""
-    saved, asked = config_values(AutoConfig.from_pretrained(checkpoint)), config_values(model.config)
-    names = ("model_type", *SIZE_FIELDS, *SENTENCE_SETTINGS)
-    different = [
-        f"{name} {saved.get(name)} (now {asked.get(name)})" for name in names if saved.get(name) != asked.get(name)
-    ]
-    if different:
-        raise UserError(
-            f"The arguments describe another model than {checkpoint}, which has {', '.join(different)}. Choose "
-            "another `--output_dir`, or go back to the arguments of that run."
-        )
 
 
 def _state(checkpoint: str | os.PathLike) -> TrainerState:

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from datasets import Dataset
-from transformers import TrainingArguments
+from transformers import AutoConfig, PreTrainedModel, TrainingArguments
 
 from ...arguments.data_args import MIXTURE_FLAGS, TEXT_FLAGS, CorpusArguments, ObjectiveArguments
 from ...arguments.model_args import ModelArguments
 from ...arguments.task_args import TaskArguments
-from ...data.files import describe_file
+from ...data.files import describe_all_files, describe_file, file_names
 from ...data.mixture import MixtureDataset
-from ...data.objectives import OBJECTIVES
 from ...data.shards import ShardFolder
 from ...data.streams import ResumableStream
+from ...data.tokenization import load_tokenizer
 from ...errors import UserError
-from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS
+from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS, config_values
 from ...tasks.registry import training_tasks
 from ...tasks.spec import TaskSpec
 from ..evaluation import by_name
@@ -54,22 +54,21 @@ OPTIMIZER_SETTINGS = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2
 SCHEDULE_SETTINGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 SCHEDULES_WITH_STATE = ("reduce_lr_on_plateau", "greedy")  # the others are functions of the step
 LENGTH_SETTINGS = ("max_steps", "num_train_epochs")  # may change; the schedule changes with them
+TASK_FILES = "training_files"  # of tasks
 EVALUATION_SETTINGS = (
     *("metric_for_best_model", "greater_is_better", "prediction_mode", "length_normalize_scores"),
     *("generation_max_length", "generation_num_beams"),
 )
-OBJECTIVE_DEFAULTS = ("mlm_probability", "denoisers")  # described as given, without the default of the objective
 
 # Names and what is behind them: the content is compared where both sides know it, as after a folder was moved.
 CONTENTS = {
     "model_name_or_path": "base_weights",
     "config_name": "config_content",
-    "tokenizer_name": "tokenizer_content",
     "dataset_name": "dataset_content",
 }
 # A change of these has no effect: weights, tokenizer and optimizer state come from the checkpoint.
 FIXED = ("script", "model_type", "model_name_or_path", "base_weights", "model_revision", "config_name")
-FIXED += ("config_content", "tokenizer_name", "tokenizer_content", "optim")
+FIXED += ("config_content", "tokenizer_name", "optim")
 # Flags of the scripts that do not affect training, or that other entries of the description cover.
 FREE_FLAGS = frozenset(
     ("validation_file", "test_file", "max_eval_samples", "max_predict_samples")
@@ -114,6 +113,7 @@ def describe_run(
         run = {name: value for name, value in run.items() if name not in ("train_file", "dataset_name")}
         trained = training_tasks(tasks)
         run["tasks"] = sorted(f"{task.full_name} version {task.version}" for task in trained)
+        run[TASK_FILES] = [content for arguments in data_args for content in _training_files(arguments)] or None
     elif run.get("tokenized_dataset_dir"):
         # The shards describe the text, wherever they are. The run may change how their sources are mixed.
         run = {name: run[name] for name in run if name not in (*TEXT_FLAGS, *MIXTURE_FLAGS, "dataset_mixture")}
@@ -127,19 +127,20 @@ def describe_run(
     return run | more
 
 
+def _training_files(arguments: TaskArguments) -> list[str]:
+    """What the files of training examples hold. A folder may belong to many tasks, whose examples are compared."""
+    named = file_names(arguments.train_file)
+    return describe_all_files("train_file", named) if named else []
+
+
 def _describe_contents(model_args: ModelArguments) -> dict[str, Any]:
-    """Return hashes of the folders of base model, configuration and tokenizer; `None` for one on the Hub."""
+    """Hashes of base model and configuration; `None` for one on the Hub."""
     base, config = model_args.model_name_or_path, Path(model_args.config_name or "")
     config = config if config.is_file() else config / "config.json"
     weights = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(base).glob(pattern))] if base else []
-    tokenizer = Path(model_args.tokenizer_name or base or "")
-    vocabulary = sorted(tokenizer.glob("tokenizer.json")) or sorted(
-        [*tokenizer.glob("*.model"), *tokenizer.glob("added_tokens.json")]
-    )
     return {
         "base_weights": [describe_file(file) for file in weights] or None,
         "config_content": describe_file(config) if model_args.config_name and config.is_file() else None,
-        "tokenizer_content": _hash(*(file.read_bytes() for file in vocabulary)) if vocabulary else None,
     }
 
 
@@ -229,10 +230,12 @@ def check_same_run(
     Raises:
         `ValueError`: names what differs.
     """
-    saved = _with_defaults(saved_description(checkpoint))
-    run = _with_defaults(json.loads(json.dumps(dict(run), default=str)))  # as it is read from a checkpoint
+    saved = saved_description(checkpoint)
+    run = json.loads(json.dumps(dict(run), default=str))  # as it is read from a checkpoint
     names = [name for name in saved if _is_compared(name, saved, run) and saved[name] != run[name]]
     changed = {name: f"{name} {saved[name]} (now {run[name]})" for name in names}
+    if saved and not _has_same_tokenizer(checkpoint, saved, run):
+        changed["tokenizer_name"] = f"another vocabulary than tokenizer_name {_tokenizer_name(run)}"
     lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
     if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
         logger.warning(
@@ -249,21 +252,50 @@ def check_same_run(
     advice = ", or go on with these by `--allow_changed_arguments true`."
     if refused:
         advice = f". No flag allows another {refused} when a run is continued."
-    raise UserError(
+    raise _other_run(checkpoint, differences, advice)
+
+
+def _other_run(checkpoint: str | os.PathLike, differences: str, advice: str = ".") -> UserError:
+    return UserError(
         f"The arguments describe another run than {checkpoint}, which has {differences}. Choose another "
         f"`--output_dir`, or go back to the arguments of that run{advice}"
     )
 
 
+def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
+    """Raise `ValueError` if the model of a checkpoint has another type, size or masks. Names what differs."""
+    saved, asked = config_values(AutoConfig.from_pretrained(checkpoint)), config_values(model.config)
+    names = ("model_type", *SIZE_FIELDS, *SENTENCE_SETTINGS)
+    changed = [name for name in names if saved.get(name) != asked.get(name)]
+    if changed:
+        raise _other_run(
+            checkpoint, ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in changed)
+        )
+
+
+def _tokenizer_name(run: Mapping[str, Any]) -> str | None:
+    return run.get("tokenizer_name") or run.get("model_name_or_path")
+
+
+def _has_same_tokenizer(checkpoint: str | os.PathLike, saved: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """Whether the tokenizer that the flags name, if any, is that of the checkpoint, which may have more tokens."""
+    name = _tokenizer_name(run)
+    if name is None or (name == _tokenizer_name(saved) and not Path(name).is_dir()):
+        return True
+    kept, named = load_tokenizer(checkpoint), load_tokenizer(name, revision=run.get("model_revision")).get_vocab()
+    added = kept.get_added_vocab().keys() - named.keys()
+    return named == {token: number for token, number in kept.get_vocab().items() if token not in added}
+
+
 def _is_compared(name: str, saved: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
     """Whether both sides know an entry. Names are not compared where both know their content."""
-    if name not in run:
+    if name not in run or name == "tokenizer_name":  # see `_has_same_tokenizer`
         return False
     setting, of, source = name.partition(" of ")  # names in a mixture end in " of {source}"
     if setting in CONTENTS:
         content = CONTENTS[setting] + of + source
         return None in (saved.get(content), run.get(content))
-    is_content = setting in CONTENTS.values() or setting == "documents_held_out"
+    is_content = setting in (*CONTENTS.values(), "documents_held_out", TASK_FILES)
     return not (is_content and None in (saved[name], run[name]))  # unknown, as without a connection to the Hub
 
 
@@ -273,11 +305,3 @@ def _fixed_settings(args: TrainingArguments | None) -> Collection[str]:
         args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE
     )
     return (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS) if is_loaded else FIXED
-
-
-def _with_defaults(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description with the defaults of its objective filled in, so that stating a default changes nothing."""
-    objective = OBJECTIVES.get((run.get("model_type"), run.get("objective")))
-    missing = [name for name in OBJECTIVE_DEFAULTS if name in run and run[name] is None]
-    defaults = {name: getattr(objective, name, None) for name in missing}
-    return {**run, **json.loads(json.dumps(defaults, default=asdict))}

@@ -14,9 +14,10 @@ from absl.testing import absltest, parameterized
 from datasets import Dataset
 
 from helpers import TESTS, tiny_tokenizer
-from hf_depth import DepthTrainingArguments, SpanCorruptionObjective
+from hf_depth import DepthTrainingArguments, SpanCorruptionObjective, get_task
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
+from hf_depth.arguments.task_args import TaskArguments
 from hf_depth.data.shards import prepare_shards
 from hf_depth.training.checkpoints.run_description import (
     check_same_run,
@@ -180,6 +181,7 @@ class DescribeRunTest(TrainingTestCase):
     def check(self, saved: dict, now: dict):
         """Whether a checkpoint of the one run is continued by the other."""
         Path(self.folder, "run.json").write_text(json.dumps(saved))
+        tiny_tokenizer().save_pretrained(self.folder)
         check_same_run(self.folder, now)
 
     def test_documents_that_are_held_out_belong_to_a_run(self):
@@ -253,7 +255,7 @@ class DescribeRunTest(TrainingTestCase):
         folder = Path(self.folder, name)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "model.safetensors").write_bytes(bytes(range(256)))
-        (folder / "tokenizer.json").write_text("{}")
+        tiny_tokenizer().save_pretrained(folder)
         (folder / "config.json").write_text("{}")
         return folder
 
@@ -265,12 +267,9 @@ class DescribeRunTest(TrainingTestCase):
         for name in (f"{base}/", os.path.relpath(base), f"{self.folder}/link", str(moved)):
             for arguments in ({"tokenizer_name": name}, {}):  # the tokenizer is that of the base model anyway
                 self.check(saved, describe_run(ModelArguments(model_name_or_path=name, **arguments)))
-        (moved / "tokenizer.json").write_text('{"version": "1.0"}')
-        other = describe_run(ModelArguments(model_name_or_path=str(base), tokenizer_name=str(moved)))
-        with self.assertRaisesRegex(
-            ValueError, r"has tokenizer_content \w+ .now \w+.\. .*No flag allows another `tokeni"
-        ):
-            self.check(saved, other)
+        with self.assertRaisesRegex(ValueError, "has another vocabulary .*No flag allows another `tokenizer_name`"):
+            tiny_tokenizer(sentence_tokens=True).save_pretrained(moved)
+            self.check(saved, describe_run(ModelArguments(model_name_or_path=str(base), tokenizer_name=str(moved))))
         saved = describe_run(ModelArguments(config_name=str(base)))
         self.check(saved, describe_run(ModelArguments(config_name=f"{self.folder}/link/config.json")))
         (moved / "config.json").write_text('{"d_model": 8}')
@@ -306,6 +305,19 @@ class DescribeRunTest(TrainingTestCase):
         text.write_text("It hails.\n\nIt snows.\n")
         with self.assertRaisesRegex(ValueError, "has train_file .'21 bytes .*allow_changed_arguments"):
             self.check(saved, described())
+
+    def test_files_of_tasks_are_known_by_their_content(self):
+        described = []
+        for text in ("It rains.", "It snows."):
+            file = Path(self.folder, f"{text}.jsonl")
+            file.write_text(json.dumps({"sentence1": text}))
+            arguments = TaskArguments(benchmark="glue", dataset_name=["rte"], train_file=[str(file)])
+            described.append(describe_run(ModelArguments(), [get_task("glue/rte")], (arguments,)))
+        described.append(describe_run(ModelArguments(), [get_task("glue/rte")], (TaskArguments(),)))
+        first, other, unknown = described
+        self.check(first, unknown)  # their examples are compared
+        with self.assertRaisesRegex(ValueError, r"training_files .*\(now .*--allow_changed_arguments"):
+            self.check(first, other)
 
     @parameterized.parameters(
         ("hf_depth.data.sentences._version", lambda library: "99", "sentences"),
