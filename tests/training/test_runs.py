@@ -250,5 +250,5 @@ class RunTest(RunTestCase):
         self.run_once(describe={"objective": "span_corruption"})
         with self.assertRaisesRegex(ValueError, r"another run.*objective span_corruption \(now prefix_lm\)"):
             self.run_once(describe={"objective": "prefix_lm"}, max_steps=2)
-        with self.assertRaisesRegex(ValueError, "another model.*model_type depth"):
+        with self.assertRaisesRegex(ValueError, "another run.*model_type depth"):
             self.run_once("t5", describe={"objective": "span_corruption"}, max_steps=2)
