@@ -12,7 +12,7 @@ from transformers.hf_argparser import HfArg
 
 from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOT_NEGATIVE, WORKERS, Range, check_ranges
-from ..suggestions import listed
+from ..suggestions import listed, suggestion
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
     from transformers import PreTrainedTokenizerBase, TrainingArguments
@@ -103,7 +103,6 @@ class CorpusArguments:
         check_ranges(self, CORPUS_RANGES)
         if self.preprocessing_only and self.tokenized_dataset_dir is None:
             raise UserError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
-        self.streaming = self.streaming and self.tokenized_dataset_dir is None
         self.mixture = None
         if self.dataset_mixture is not None:
             from ..data.mixture import read_sources
@@ -136,6 +135,11 @@ class CorpusArguments:
             `UserError`: if it is not said how long to train or how much to evaluate on, if several processes would
                 prepare the same shards, or if the run would write over the shards that it trains from.
         """
+        if self.streaming and self.tokenized_dataset_dir is not None:
+            logger.warning(
+                "`--streaming` has no effect beside `--tokenized_dataset_dir`: shards are read from the disk."
+            )
+            self.streaming = False
         if self.preprocessing_only:
             if training_args.world_size > 1:
                 raise UserError(
@@ -363,11 +367,15 @@ class ObjectiveArguments:
         from ..data.denoisers import parse_denoisers
         from ..data.noise_lengths import check_noise
         from ..data.objectives import OBJECTIVES, DepthObjective
+        from ..data.sentences import get_sentence_splitter
 
         check_ranges(self, OBJECTIVE_RANGES)
         names = dict.fromkeys(name for _, name in OBJECTIVES)
         if self.objective not in names:
-            raise UserError(f"`--objective` must be one of {listed(names)}, got {self.objective!r}.")
+            near = suggestion(self.objective, names)
+            raise UserError(f"`--objective` must be one of {listed(names)}, got {self.objective!r}.{near}")
+        if self.sentence_language is not None:
+            get_sentence_splitter(self.sentence_language)  # raises if there are no rules for it
         noise = {name: getattr(DepthObjective, name) for name in ("mlm_probability", "mean_noise_span_length")}
         check_noise(**noise | self._given(noise))
         if self.denoisers is not None:

@@ -117,10 +117,12 @@ def set_up(training_args: "TrainingArguments") -> None:
         training_args: its `output_dir` becomes `output_dir/WANDB_RUN_ID` in a sweep.
 
     Raises:
-        `UserError`: as [`check_launch`] does, or if no `output_dir` was named.
+        `UserError`: as [`check_launch`] does, or if no `output_dir` was named, or one that is a file.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise UserError("Name the folder of the run by `--output_dir`.")
+    if os.path.isfile(training_args.output_dir):
+        raise UserError(f"`--output_dir {training_args.output_dir}` is a file: name a folder.")
     torch.set_flush_denormal(True)
     # All runs of a sweep are given one `output_dir`, in which each would continue the last checkpoint of another. The
     # W&B agent sets the name of a run in the environment: the same for all processes, and when it resumes the run.

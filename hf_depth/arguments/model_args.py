@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers.hf_argparser import HfArg
+from transformers.trainer_utils import get_last_checkpoint
 
 from ..credentials import is_hub_name
 from ..errors import UserError
@@ -100,14 +101,23 @@ class ModelArguments:
                 if getattr(self, name):
                     raise UserError(f"`{name}` is for a checkpoint: name it by `--model_name_or_path`.")
             return
-        if not Path(self.model_name_or_path).is_dir() and not is_hub_name(self.model_name_or_path):
-            raise UserError(f"`--model_name_or_path {self.model_name_or_path}`: there is no such folder.")
+        self._check_folder()
         given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
         if given:
             raise UserError(
                 f"`{given[0]}` sizes a model from scratch, but `--model_name_or_path {self.model_name_or_path}` "
                 "starts from a checkpoint, which has its own size. Leave one of them out."
             )
+
+    def _check_folder(self) -> None:
+        folder, flag = Path(self.model_name_or_path), f"`--model_name_or_path {self.model_name_or_path}`"
+        if not folder.is_dir():
+            if not is_hub_name(self.model_name_or_path):
+                raise UserError(f"{flag}: there is no such folder.")
+        elif not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+            last = get_last_checkpoint(folder)
+            advice = f"its last checkpoint is {last}" if last else "name the folder of a saved model"
+            raise UserError(f"{flag} has no config.json: {advice}.")
 
     @property
     def hub_arguments(self) -> dict[str, Any]:

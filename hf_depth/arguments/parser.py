@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import Field
 from pathlib import Path
@@ -18,6 +18,7 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..errors import UserError
+from ..suggestions import listed
 from ..yaml_files import UniqueKeyLoader, yaml_problem
 from .launch import stop
 
@@ -184,7 +185,10 @@ class ScriptParser(HfArgumentParser):
         if found is None:
             raise UserError(message)
         place = f" (in {self.path})" if found[1].rpartition(".")[2] in self.file_flags else ""
-        raise UserError(f"argument `--{found[1]}`{place}: {message[found.end() :]}")
+        message = message[found.end() :]
+        if choice := re.match(r"invalid choice: '(.*?)'", message):
+            message = f"{choice[0]}.{_near_choices(choice[1], self._action(found[1]).choices)}"
+        raise UserError(f"argument `--{found[1]}`{place}: {message}")
 
     def _with_options(self, args: Sequence[str]) -> Iterator[str]:
         """Each option of a flag as a flag: `--config_overrides d_model=64` is `--config_overrides.d_model=64`."""
@@ -249,6 +253,14 @@ class ScriptParser(HfArgumentParser):
             others = [one for one in alternatives.items() if one[0] not in chosen] if chosen else []
             for name in {name for other, its in others for name in (other, *its)} & self.file_flags.keys():
                 values[name] = self.get_default(name)
+
+
+def _near_choices(typed: str, choices: Iterable[str | None]) -> str:
+    """Which choices begin as a mistyped one may be meant to: those of `adamw` for `adamv`."""
+    names = [name for name in choices if name is not None]
+    near = difflib.get_close_matches(typed, {name[: len(typed)] for name in names}, n=1)
+    meant = [name for name in names if near and name.startswith(near[0])]
+    return f" Did you mean {' or '.join(map(repr, meant))}?" if meant else f" The choices are: {listed(names)}."
 
 
 class _Loader(UniqueKeyLoader):

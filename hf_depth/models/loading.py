@@ -9,7 +9,6 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
 from transformers import initialization as init
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..data.tokenization import sentence_fields
 from ..errors import UserError
@@ -189,11 +188,8 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         # `False`: for a type that is not known here it would ask whether to run the code of the checkpoint.
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub_arguments)
     except (TypeError, ValueError) as error:
-        checkpoint = get_last_checkpoint(name_or_path) if os.path.isdir(name_or_path) else None
-        raise UserError(
-            f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {str(error).partition(chr(10))[0]}"
-            + (f" Its last checkpoint is {checkpoint}." if checkpoint else "")
-        ) from error
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {reason}") from error
     if config.model_type == "umt5":
         fields, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
         if fields.get("tie_word_embeddings") is False:

@@ -90,6 +90,9 @@ class CorpusArgumentsTest(parameterized.TestCase):
             arguments.check(run(world_size=2))
         arguments.check(run(world_size=1))
         streamed = CorpusArguments(preprocessing_only=True, tokenized_dataset_dir="shards", streaming=True)
+        with self.assertLogs("hf_depth", "WARNING") as logs:
+            streamed.check(run(world_size=1))
+        self.assertIn("`--streaming` has no effect beside `--tokenized_dataset_dir`", logs.output[0])
         self.assertFalse(streamed.for_loading()["streaming"])  # shards are map-style data
         self.assertContainsSubset(arguments.for_sharding(), inspect.signature(prepare_shards).parameters)
         self.assertEqual(arguments.for_sharding()["shard_size"], 3_000_000)
@@ -213,6 +216,7 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
         ("depth", {"pack_examples": True}, "`pack_examples` is not for .*model_type depth"),
         ("t5", {"max_source_length": 10**9}, "`max_source_length` must be between 1 and 131072"),
         ("depth", {"sentence_shuffling_probability": -0.1}, "sentence_shuffling_probability"),
+        ("depth", {"sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
     )
     def test_what_does_not_fit_is_refused_before_anything_is_loaded(self, model_type, settings, message):
         with self.assertRaisesRegex(ValueError, message):

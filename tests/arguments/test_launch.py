@@ -152,6 +152,8 @@ class SetUpTest(parameterized.TestCase):
     def test_a_run_must_have_a_folder_of_its_own(self):
         with self.assertRaisesRegex(ValueError, "--output_dir"):
             set_up(Seq2SeqTrainingArguments(use_cpu=True))
+        with self.assertRaisesRegex(ValueError, f"`--output_dir {__file__}` is a file: name a folder"):
+            set_up(Seq2SeqTrainingArguments(__file__, use_cpu=True))
 
     @parameterized.parameters(
         ({"WANDB_SWEEP_ID": "s1", "WANDB_RUN_ID": "r1"}, "runs/rte/r1"),

@@ -43,6 +43,14 @@ class ModelArgumentsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             ModelArguments(**arguments)
 
+    @parameterized.parameters(([], "name the folder of a saved model"), (["9", "10"], "last checkpoint is .*-10"))
+    def test_a_folder_without_a_model_is_named(self, checkpoints, advice):
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        for step in checkpoints:
+            Path(folder, f"checkpoint-{step}").mkdir()
+        with self.assertRaisesRegex(ValueError, f"`--model_name_or_path {folder}` has no config.json: .*{advice}"):
+            ModelArguments(model_name_or_path=folder)
+
     def test_nodes_with_disks_of_their_own_have_the_same_vocabulary(self):
         with tempfile.TemporaryDirectory() as folder:
             run_in_two_processes(train_on_a_node, folder)

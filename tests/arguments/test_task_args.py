@@ -1,5 +1,6 @@
 """Flags of tasks: which tasks they name, and what they become for the loaders."""
 
+import json
 from dataclasses import fields
 
 from absl.testing import parameterized
@@ -12,6 +13,7 @@ from hf_depth.arguments.task_args import (
     model_tasks,
     parse_task_arguments,
 )
+from hf_depth.errors import UserError
 from hf_depth.tasks.config import TaskConfig
 from hf_depth.tasks.loading import LOADERS
 from hf_depth.tasks.registry import get_task
@@ -40,12 +42,25 @@ class ChosenTasksTest(RegistryTestCase):
         chosen = chosen_tasks(TaskArguments(task_file=[path], benchmark=benchmark, dataset_name=names))
         self.assertEqual([task.name for task in chosen], expected)
 
+    @parameterized.parameters(
+        ({}, {"task_file": ["gone.yaml"]}, "`--task_file gone.yaml` cannot be read: No such file"),
+        ({"name": "tone"}, {"benchmark": "glue"}, "`--benchmark glue` has no effect beside `--task_file`"),
+        ({}, {"dataset_name": ["rte"], "sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
+    )
+    def test_a_flag_that_names_nothing_is_refused(self, task, flags, message):
+        if task:
+            task |= {"text_column_name": "review", "prefix": "x", "labels": ["sad", "glad"]}
+            flags |= {"task_file": [str(self.write(json.dumps(task)))]}
+        with self.assertRaisesRegex(UserError, message):
+            chosen_tasks(TaskArguments(**flags))
+
 
 class ModelTasksTest(RegistryTestCase):
     def setUp(self):
         super().setUp()
         self.config = TaskConfig((get_task("glue/rte"), QUESTIONS), True, sentence_language="de")
         self.config.save_pretrained(self.folder)
+        (self.folder / "config.json").write_text("{}")
         self.model_args = FineTuningModelArguments(model_name_or_path=str(self.folder))
 
     @parameterized.parameters(

@@ -178,18 +178,11 @@ def with_nan(folder):
     save_file(weights, Path(folder, "model.safetensors"), metadata={"format": "pt"})
 
 
-def with_checkpoints(folder):
-    without_config(folder)
-    for name in ("checkpoint-9", "checkpoint-10"):
-        Path(folder, name).mkdir()
-
-
 class RefusalTest(LoadingTestCase):
     @parameterized.parameters(
         (with_broken_weights, "The weights of .* cannot be read: .*fetch them again"),
         (with_nan, "shared.weight of .* is not finite"),
         (without_config, "is no T5 and no DEPTH model, .*config.json"),
-        (with_checkpoints, "is no T5 and no DEPTH model, .*Its last checkpoint is .*-10.$"),
         (functools.partial(edit_config, model_type="unknown"), "is no T5 and no DEPTH model, by its config.json"),
         (functools.partial(edit_config, vocab_size=49), r"mismatched: .*shared\.weight"),
     )
