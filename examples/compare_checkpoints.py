@@ -12,15 +12,15 @@ results.csv, results.md and scores.png to `--output_dir` after each run. Started
 are missing.
 """
 
+import itertools
 import json
 import logging
-import math
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from hf_depth.arguments import (
 from hf_depth.disk import replace_text
 from hf_depth.errors import UserError
 from hf_depth.tables import markdown_table
-from hf_depth.tasks.checks import EVALUATION_MODES
+from hf_depth.tasks.spec import EVALUATION_MODES
 
 logger = logging.getLogger("compare_checkpoints")
 
@@ -110,14 +110,15 @@ class Run:
     def metrics(self) -> dict[str, float] | None:
         """What it left in all_results.json; `None` if it has not finished."""
         record = self.folder / "comparison.json"
-        saved = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {"results": None}
-        if saved["results"] is not None:
-            changed = [name for name, value in self.described().items() if saved["run"][name] != value]
-            if changed:
-                raise UserError(
-                    f"{self.folder} holds a run with other {' and '.join(changed)}. Choose another `--output_dir`, or "
-                    "delete that folder."
-                )
+        if not record.is_file():
+            return None
+        saved = json.loads(record.read_text(encoding="utf-8"))
+        changed = [name for name, value in self.described().items() if saved["run"][name] != value]
+        if changed:
+            raise UserError(
+                f"{self.folder} holds a run with other {' and '.join(changed)}. Choose another `--output_dir`, or "
+                "delete that folder."
+            )
         return saved["results"]
 
 
@@ -139,7 +140,9 @@ def find_checkpoints(entry: str, steps: Sequence[int] | None = None) -> list[tup
     found: dict[int | None, str] = {}
     for candidate in [*folder.glob("checkpoint-*"), folder]:
         if (candidate / "config.json").is_file():
-            found.setdefault(step_of(candidate), str(candidate))  # the last one is also in the folder of the run
+            state = candidate / "trainer_state.json"
+            step = json.loads(state.read_text(encoding="utf-8"))["global_step"] if state.is_file() else None
+            found.setdefault(step, str(candidate))  # the last one is also in the folder of the run
     if not found:
         raise UserError(f"`--checkpoints {entry}`: neither {path} nor a checkpoint-N in it has a config.json.")
     known = sorted(step for step in found if step is not None)
@@ -147,11 +150,6 @@ def find_checkpoints(entry: str, steps: Sequence[int] | None = None) -> list[tup
     if missing:
         raise UserError(f"`--steps {missing[0]}`: {path} has no such checkpoint, but {', '.join(map(str, known))}.")
     return [(name, found[step], step) for step in known or [None] if not steps or step in steps]
-
-
-def step_of(folder: Path) -> int | None:
-    state = folder / "trainer_state.json"
-    return json.loads(state.read_text(encoding="utf-8"))["global_step"] if state.is_file() else None
 
 
 def plan(arguments: CompareArguments, flags: Sequence[str]) -> list[Run]:
@@ -163,19 +161,17 @@ def plan(arguments: CompareArguments, flags: Sequence[str]) -> list[Run]:
         if flag.startswith("--") and flag[2:].replace("-", "_") in OWN_FLAGS:
             raise UserError(f"`{flag}` is set for each run: leave it out behind `--`.")
     checkpoints = [found for entry in arguments.checkpoints for found in find_checkpoints(entry, arguments.steps)]
-    checkpoints.sort(key=lambda checkpoint: math.inf if checkpoint[2] is None else checkpoint[2])
+    checkpoints.sort(key=lambda checkpoint: float("inf") if checkpoint[2] is None else checkpoint[2])
     if len({(name, step) for name, _, step in checkpoints}) < len(checkpoints):
         raise UserError("`--checkpoints`: two have the same name and step: give them different names.")
     tasks = [read_task(name, arguments.config, flags, checkpoints[0][1]) for name in arguments.tasks]
     runs = []
-    for name, path, step in checkpoints:
-        for spec, given in tasks:
-            for seed in arguments.seeds:
-                model = "model" if step is None else f"step-{step}"
-                folder = Path(arguments.output_dir, name, model, spec.benchmark, spec.name, f"seed-{seed}")
-                values = (spec.benchmark, spec.name, path, str(folder), str(seed))
-                own = [part for flag, value in zip(OWN_FLAGS, values, strict=True) for part in (f"--{flag}", value)]
-                runs.append(Run(name, path, step, spec, seed, folder, [*given, *own]))
+    for (name, path, step), (spec, given), seed in itertools.product(checkpoints, tasks, arguments.seeds):
+        model = "model" if step is None else f"step-{step}"
+        folder = Path(arguments.output_dir, name, model, spec.benchmark, spec.name, f"seed-{seed}")
+        values = (spec.benchmark, spec.name, path, str(folder), str(seed))
+        own = [part for flag, value in zip(OWN_FLAGS, values, strict=True) for part in (f"--{flag}", value)]
+        runs.append(Run(name, path, step, spec, seed, folder, [*given, *own]))
     return runs
 
 
@@ -184,27 +180,20 @@ def read_task(name: str, config: str | None, flags: Sequence[str], checkpoint: s
     benchmark, slash, task = name.partition("/")
     if not (benchmark and slash and task):
         raise UserError(f"`--tasks` takes BENCHMARK/TASK, such as glue/rte, got {name!r}.")
-    config = config or find_recipe(benchmark, task, flags)
-    given = [text.replace("{benchmark}", benchmark).replace("{task}", task) for text in (config, *flags)]
+    recipes = [str(path) for one in (task, benchmark) if (path := RECIPES / f"{one}.yaml").is_file()]
+    if config is None and not recipes:
+        if "--task_file" not in flags:
+            get_task(task, benchmark)  # an error that says which names are near
+        raise UserError(f"There is no recipe for {benchmark}/{task} in {RECIPES}: give a `--config`.")
+    given = [text.replace("{benchmark}", benchmark).replace("{task}", task) for text in (config or recipes[0], *flags)]
     own = ["--benchmark", benchmark, "--dataset_name", task, "--model_name_or_path", checkpoint]
     *_, training_args, (spec,) = parse_task_arguments(FINE_TUNING_ARGUMENTS, [*given, *own, "--output_dir", "unused"])
-    has_validation = training_args.do_eval and spec.validation_splits
-    if not has_validation and not training_args.do_predict:
+    if not (training_args.do_eval and spec.validation_splits) and not training_args.do_predict:
         raise UserError(
             f"`--tasks {name}`: there is no score to compare. Give `--do_eval true`, or labeled data by `--test_file` "
             "with `--do_predict true`."
         )
     return spec, given
-
-
-def find_recipe(benchmark: str, task: str, flags: Sequence[str]) -> str:
-    """The recipe of a task or, if it has none, of its benchmark."""
-    for name in (task, benchmark):
-        if (RECIPES / f"{name}.yaml").is_file():
-            return str(RECIPES / f"{name}.yaml")
-    if "--task_file" not in flags:
-        get_task(task, benchmark)  # an error that says which names are near
-    raise UserError(f"There is no recipe for {benchmark}/{task} in {RECIPES}: give a `--config`.")
 
 
 # ---- Execution ------------------------------------------------------------------------------------------------------
@@ -251,7 +240,7 @@ def collect(runs: Sequence[Run], output_dir: str) -> pd.DataFrame:
     return results
 
 
-def read_result(run: Run, metrics: Mapping[str, float]) -> dict[str, Any]:
+def read_result(run: Run, metrics: dict[str, float]) -> dict[str, Any]:
     """The task's `metric_to_optimize` on its first test data if they are labeled, else on its validation data."""
     metric, spec = run.spec.metric_to_optimize, run.spec
     for start, kind, splits in (("predict", "test", spec.test_splits), ("eval", "validation", spec.validation_splits)):
@@ -273,31 +262,25 @@ def read_result(run: Run, metrics: Mapping[str, float]) -> dict[str, Any]:
 # ---- Table and figure -----------------------------------------------------------------------------------------------
 
 
-def spread(scores: pd.Series) -> float:
-    return scores.std() if len(scores) > 1 else 0.0
-
-
 def shown(scores: pd.Series) -> str:
-    deviation = f" ± {spread(scores):.4f}" if len(scores) > 1 else ""
-    return f"{scores.mean():.4f}{deviation}" if len(scores) else ""
-
-
-def baseline(results: pd.DataFrame, task: str, name: str) -> pd.Series:
-    """A baseline of a task with each seed; once if it is the same with all of them, none if it is not known."""
-    values = results[results.task == task].drop_duplicates("seed")[name].dropna()
-    return values if values.nunique() > 1 else values[:1]
+    """The mean, with the standard deviation of several seeds."""
+    return f"{scores.mean():.4f}" + (f" ± {scores.std():.4f}" if len(scores) > 1 else "")
 
 
 def markdown(results: pd.DataFrame) -> str:
     """A Markdown table with a row for each number of steps and a column for each task and model."""
     columns = [(task, model) for task in results.task.unique() for model in results.model.unique()]
-    table = [["steps", *(f"{task}<br>{model}" for task, model in columns)]]
-    for step, rows in results.groupby("step", dropna=False):
-        cells = [shown(rows[(rows.task == task) & (rows.model == model)].score) for task, model in columns]
-        table.append(["" if pd.isna(step) else f"{step:,}", *cells])
+    rows = [("" if pd.isna(step) else f"{step:,}", part) for step, part in results.groupby("step", dropna=False)]
+    cells = [
+        [name, *(part[(part.task == task) & (part.model == model)].score for task, model in columns)]
+        for name, part in rows
+    ]
     for name in BASELINES:
-        cells = [shown(baseline(results, task, name)) for task, _ in columns]
-        table += [[name.replace("_", " "), *cells]] if any(cells) else []
+        values = [results[results.task == task].drop_duplicates("seed")[name].dropna() for task, _ in columns]
+        values = [one if one.nunique() > 1 else one[:1] for one in values]  # most are the same with each seed
+        cells += [[name.replace("_", " "), *values]] if any(map(len, values)) else []
+    table = [["steps", *(f"{task}<br>{model}" for task, model in columns)]]
+    table += [[name, *(shown(scores) if len(scores) else "" for scores in row)] for name, *row in cells]
     is_probe = results.random_weights.notna().any()
     kind = "Scores of probes, step 0 with random weights," if is_probe else "Scores after fine-tuning,"
     firsts = results.drop_duplicates(["task", "split", "metric"])
@@ -316,49 +299,34 @@ def score_figure(results: pd.DataFrame) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    tasks, models = results.task.unique(), list(results.model.unique())
-    width = min(3, len(tasks))
-    height = math.ceil(len(tasks) / width)
-    figure = Figure(figsize=(4.2 * width, 3.4 * height + 0.4), layout="constrained")
-    panels = list(figure.subplots(height, width, squeeze=False).flat)
+    tasks = results.task.unique()
+    figure = Figure(figsize=(4.2 * len(tasks), 3.8), layout="constrained")
     handles = {}
-    for panel, task in zip(panels, tasks, strict=False):
+    for panel, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
         of_task = results[results.task == task]
-        for model, rows in of_task.groupby("model", sort=False):
-            plot_model(panel, rows, color=f"C{models.index(model)}", label=model)
+        for number, model in enumerate(results.model.unique()):
+            style = {"color": f"C{number}", "label": model}
+            rows = of_task[of_task.model == model]
+            is_on_line = rows.step.fillna(0) > 0  # a logarithmic axis has no place for the others
+            points = rows[is_on_line].groupby("step").score
+            if len(points):
+                means = points.mean()
+                bars = points.std().fillna(0)  # of one seed
+                panel.errorbar(means.index.astype(int), means, yerr=bars, marker="o", capsize=3, **style)
+            for _, others in rows[~is_on_line].groupby("step", dropna=False):
+                panel.axhline(others.score.mean(), linestyle="--", **style)
         for name, linestyle in BASELINES.items():
-            values = baseline(results, task, name)
-            if len(values):
-                plot_across(panel, values, color="grey", linestyle=linestyle, label=name.replace("_", " "))
+            if of_task[name].notna().any():
+                label = name.replace("_", " ")
+                panel.axhline(of_task[name].astype(float).mean(), color="grey", linestyle=linestyle, label=label)
         first = of_task.iloc[0]
-        panel.set(title=task, xlabel="steps of pre-training", ylabel=f"{first.metric} ({first.split})")
-        panel.set_xscale("log")
+        panel.set(title=task, xlabel="steps of pre-training", ylabel=f"{first.metric} ({first.split})", xscale="log")
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))  # 256k
         panel.grid(alpha=0.3)
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    for panel in panels[len(tasks) :]:
-        panel.remove()
-    notes = [SPREAD] if results.seed.nunique() > 1 else []
-    notes += ["Dashed: step 0, or an unknown step"] if (results.step.fillna(0) == 0).any() else []
-    figure.suptitle("\n".join(notes), fontsize="small")
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 3 * width))
+    figure.suptitle(f"{SPREAD}. Dashed: step 0, or an unknown step", fontsize="small")
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=4)
     return figure
-
-
-def plot_model(panel: Any, rows: pd.DataFrame, **style: Any) -> None:
-    is_on_line = rows.step.fillna(0) > 0  # a logarithmic axis has no place for the others
-    points = rows[is_on_line].groupby("step").score
-    if len(points):
-        means = points.mean()
-        panel.errorbar(means.index.astype(int), means, yerr=points.agg(spread), marker="o", capsize=3, **style)
-    for _, others in rows[~is_on_line].groupby("step", dropna=False):
-        plot_across(panel, others.score, linestyle="--", **style)
-
-
-def plot_across(panel: Any, scores: pd.Series, **style: Any) -> None:
-    mean, deviation = scores.mean(), spread(scores)
-    panel.axhline(mean, **style)
-    panel.axhspan(mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def main(args: Sequence[str] | None = None) -> pd.DataFrame | None:

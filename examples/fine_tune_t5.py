@@ -36,7 +36,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     model_args, task_args, training_args, tasks = parse_task_arguments(ARGUMENTS, args, description=__doc__)
     from transformers import set_seed
 
-    from hf_depth.tasks.checks import EVALUATION_MODES, check_prediction_mode
+    from hf_depth.tasks.spec import EVALUATION_MODES, check_prediction_mode
     from hf_depth.training.checkpoints.run_description import describe_run
     from hf_depth.training.model_card import CardContent
 
@@ -59,8 +59,6 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     splits = hf_depth.TaskSplits.load(
         **task_args.for_loading(tasks, cache_dir=model_args.cache_dir),
         **run.steps,
-        tokenizer=tokenizer,
-        sentence_tokens=model_args.model_type == "depth",
         seed=training_args.seed,
         main_process_first=training_args.main_process_first,
     )

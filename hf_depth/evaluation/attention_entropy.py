@@ -24,15 +24,13 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
 
     The entropy of a query over its `n` keys is between 0 (one key has all the weight) and `ln n` (all have the same);
     here it is divided by `ln n`, and averaged over heads and queries. Padding and queries with fewer than 8 keys do
-    not count. An untrained T5 is near 1. One that was trained with updates that are too large for its attention is
-    near 0: see docs/results.md.
+    not count. An untrained T5 is near 1, one whose updates were too large for its attention near 0.
 
     Args:
         model (`PreTrainedModel`): any encoder-decoder of transformers, in evaluation mode. It runs once, with eager
             attention, and gets its own implementation back.
-        batch (`Mapping`): `input_ids` (B, S) and `labels` (B, T), and optionally `attention_mask` (B, S), and
-            `skip_logits` for the models of this package. Of a large batch the first rows are read, as many as have 4
-            million weights in a layer.
+        batch (`Mapping`): `input_ids` (B, S), `labels` (B, T), and perhaps `attention_mask` (B, S) and `skip_logits`.
+            Of a large batch only the first rows are read, with 4 million weights in a layer.
 
     Returns:
         `dict[str, float]`: in [0, 1] for each layer, such as `attention_entropy_cross_0` (decoder to encoder), and

@@ -36,20 +36,16 @@ def sentence_embeddings(
     Embeddings of sentences by the encoder alone: of a DEPTH model the states at its sentence tokens, of a T5 the mean
     of the states at the tokens of each sentence.
 
-    The sentences of a document are read together. In the last layer a sentence token attends to the tokens of its own
-    sentence only, but these attend to the whole document in the layers before. To embed sentences without their
-    context, make each a document: `[[sentence] for sentence in sentences]`. Nothing is ever cut, and other documents
-    of the batch change nothing.
+    The sentences of a document are read together. To embed sentences without their context, make each a document:
+    `[[sentence] for sentence in sentences]`. Nothing is ever cut, and other documents of the batch change nothing.
 
     Args:
         model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model or a T5, and its tokenizer.
         texts (`str`, `Sequence[str]` or `Sequence[Sequence[str]]`):
             A text, which is split into sentences; the sentences of one document; or those of several.
-        layer (`int`, *optional*, defaults to -1):
-            The index of the hidden states: 0 are the token embeddings, -1 is the normalized output of the encoder.
+        layer (`int`, *optional*, defaults to -1): 0 are the token embeddings, -1 the normalized output of the encoder.
         pooling (`str`, *optional*):
-            `"sentence_token"`, the default of a DEPTH model, or `"mean"` over the tokens of a sentence, special tokens
-            left out: the default of a T5, which has no sentence tokens.
+            `"sentence_token"`, the default of a DEPTH model, or `"mean"` over the words of a sentence.
         batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
         sentence_language (`str`, *optional*, defaults to `"en"`): of a text, see [`get_sentence_splitter`].
 
@@ -58,8 +54,8 @@ def sentence_embeddings(
         with one for each.
 
     Raises:
-        `ValueError`: if model and tokenizer do not fit each other; if a document has no sentence, more sentences than
-            the model has sentence tokens, or a sentence without a token; if there is no such layer or pooling.
+        `ValueError`: if model and tokenizer do not fit each other; if a document has no sentence, too many, or one
+            without a token; if there is no such layer or pooling.
         `FloatingPointError`: if an embedding is not finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, sentence_embeddings, train_tokenizer
@@ -69,7 +65,9 @@ def sentence_embeddings(
     >>> sentence_embeddings(model, tokenizer, text).shape
     torch.Size([2, 16])
     """
-    _check_layer(model, layer)
+    number = model.get_encoder().config.get_text_config().num_hidden_layers + 1
+    if not -number <= layer < number:
+        raise UserError(f"`layer` must be between {-number} and {number - 1} (0: the token embeddings), got {layer}.")
     pooling = _pooling(model, pooling)
     check_sentence_tokens(model, tokenizer)
     if isinstance(texts, str):
@@ -91,12 +89,6 @@ def sentence_embeddings(
                 if not found[place].isfinite().all():
                     raise not_finite(f"An embedding of document {place}", model)
     return found[0] if is_one else found
-
-
-def _check_layer(model: PreTrainedModel, layer: int) -> None:
-    number = model.get_encoder().config.get_text_config().num_hidden_layers + 1
-    if not -number <= layer < number:
-        raise UserError(f"`layer` must be between {-number} and {number - 1} (0: the token embeddings), got {layer}.")
 
 
 def _pooling(model: PreTrainedModel, pooling: str | None) -> str:

@@ -29,8 +29,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..suggestions import listed
-from ..tasks.checks import METRIC_KINDS
-from ..tasks.spec import UNPARSED
+from ..tasks.spec import METRIC_KINDS, UNPARSED
 
 if TYPE_CHECKING:
     import evaluate

@@ -146,31 +146,26 @@ def order_sentences(
 
     The first of `sentences` gets the token `<sent_0>`, and so on. So another order of the same sentences is another
     input, which can have another result: a model that was trained with `sentence_shuffling_probability` below 1 tends
-    to copy the order that it is given, and a weak model prefers some sentence tokens whatever they stand for.
+    to copy the order that it is given.
 
     Args:
         model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model, and its tokenizer.
-        sentences (`Sequence[str]`, or several of them):
-            Those of a document, at least two, in any order, or those of several documents.
+        sentences (`Sequence[str]`, or several of them): at least two sentences of a document, or of each of several.
         num_beams (`int`, *optional*, defaults to 1):
-            1 takes the most probable sentence at each place. With `n!` beams for `n` sentences, the result is the most
-            probable order of all.
+            1 takes the most probable sentence at each place; `n!` beams for `n` sentences find the best order of all.
         num_arrangements (`int`, *optional*, defaults to 1):
             In how many orders the model reads a document: the one given, and others drawn by `seed`. The result is
-            the order that is the most probable on average over them, of those found from each. With `n!` arrangements
-            it is the same in whatever order the sentences are given.
-        seed (`int`, *optional*, defaults to 42): of the arrangements.
+            the order with the best mean probability over them, of those found from each.
         batch_size (`int`, *optional*, defaults to 32): sequences decoded together, those of all beams counted.
         max_source_length (`int`, *optional*): in tokens; by default the tokenizer's `model_max_length`.
 
     Returns:
         `dict`, or for several documents a list of them: `order`, the indices of the sentences in the order found;
-        `sentences`, the sentences in this order; `log_probability` of this order among all `n!`, in nats. An order at
-        random has `-log(n!)`.
+        `sentences` in this order; `log_probability` of this order among all `n!`, in nats.
 
     Raises:
-        `ValueError`: if the model has no sentence tokens, or other ones than the tokenizer; if a document has fewer
-            than two sentences, more than there are sentence tokens, an empty one, or does not fit.
+        `ValueError`: if the model has no sentence tokens, or others than the tokenizer; if a document has too few
+            sentences or too many, an empty one, or does not fit.
         `FloatingPointError`: if a probability is not a number.
 
     >>> from hf_depth import add_sentence_tokens, load_model, order_sentences, train_tokenizer
@@ -221,14 +216,11 @@ def score_sentence_orders(
 
     Args:
         sentences (`Sequence[str]`): those of one document.
-        orders (`Sequence[Sequence[int]]`): each has every index of `sentences` once.
+        orders (`Sequence[Sequence[int]]`): each has every index of `sentences` once, else there is a `ValueError`.
         model, tokenizer, num_arrangements, seed, batch_size, max_source_length: see [`order_sentences`].
 
     Returns:
         `list[float]`: nats. The probabilities of all orders add up to 1.
-
-    Raises:
-        `ValueError`: as [`order_sentences`], or if an order lacks a sentence, or has one twice.
 
     >>> import math
     >>> from hf_depth import add_sentence_tokens, load_model, score_sentence_orders, train_tokenizer

@@ -16,13 +16,12 @@ from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, number_of_places
 from ..suggestions import listed
-from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, find_task_config
 from ..tasks.dataset import DataCollatorForTasks
 from ..tasks.loading import NewExamples, read_new_examples
 from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
-from ..tasks.spec import TaskSpec
+from ..tasks.spec import TaskSpec, check_prediction_mode
 from .inference import FiniteLogits, batches_by_length, check_at_least_one, evaluating
 from .label_scoring import check_finite_scores, score_labels
 

@@ -26,9 +26,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.tokenization import TextEncoder
 from ..disk import replace_text
 from ..errors import UserError
-from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
-from ..tasks.dataset import name_datasets
-from ..tasks.spec import UNLABELED, TaskSpec
+from ..tasks.dataset import TaskDataset, name_datasets
+from ..tasks.spec import EVALUATION_MODES, UNLABELED, TaskSpec, check_prediction_mode
 from ..tasks.splits import TaskSplits
 from .embeddings import sentence_embeddings
 from .outputs import results_table, write_outputs
@@ -298,23 +297,6 @@ def with_random_weights(model: PreTrainedModel, seed: int) -> PreTrainedModel:
 # ---- Tasks ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class ProbedSplit:
-    """A split that a probe has predicted, as far as reports ask for it: what [`TaskDataset`] is for a trainer."""
-
-    spec: TaskSpec
-    split: str
-    rows: Dataset
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.spec.benchmark, self.spec.name, self.split
-
-    @property
-    def has_targets(self) -> bool:
-        return any(label != UNLABELED for label in self.spec.label_ids(self.rows))
-
-
 def probe_task(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -337,16 +319,13 @@ def probe_task(
             To fit the classifier, and to choose it. Without validation examples, a fifth of the others is held out.
         evaluated (`Mapping[str, Dataset]`): the examples to predict by the names of their splits.
         options ([`ProbeOptions`], *optional*): how examples are embedded.
-        seed (`int`, *optional*, defaults to 42): of the random weights, and of a [`Probe`].
         baselines (`Sequence[str]`, *optional*): those of `BASELINES` that are fitted, too.
 
     Returns:
         `list[TaskEvaluation]`: for each split the predicted classes, and the metrics of [`compute_task_metrics`] with
         `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines.
 
-    Raises:
-        `ValueError`: if the task has no classes or the training examples fewer than two of them, and as
-            [`sentence_embeddings`] does.
+    Raises `ValueError` if the task has no classes, or the training examples fewer than two of them.
 
     >>> from hf_depth import add_sentence_tokens, get_task, load_model, train_tokenizer
     >>> from hf_depth.evaluation.probing import probe_task
@@ -361,7 +340,7 @@ def probe_task(
     check_prediction_mode([spec], "probe", EVALUATION_MODES)
     train_label_ids = spec.label_ids(train)
     found = {
-        split: TaskEvaluation(ProbedSplit(spec, split, rows), TaskPredictions(), {})
+        split: TaskEvaluation(TaskDataset(spec, split, rows), TaskPredictions(), {})
         for split, rows in evaluated.items()
     }
     for name in ("", *baselines):

@@ -718,9 +718,9 @@ class SentenceInputMixin:
         `input_ids` of shape `(1, source_length)`, on the device of the model.
 
         Each of `texts` is a list of sentences, such as those of a premise and those of a hypothesis; else a
-        `TypeError` is raised. A sentence without a token is a `ValueError`. Sentence tokens count up. Sentences past the last one share it, which is said once. A
-        sentinel that is written in a sentence, `<extra_id_0>`, stands for a masked span; a sentence token that is
-        written is text.
+        `TypeError` is raised. A sentence without a token is a `ValueError`. Sentence tokens count up. Sentences past
+        the last one share it, which is said once. A sentinel that is written in a sentence, `<extra_id_0>`, stands for
+        a masked span; a sentence token that is written is text.
         """
         if any(isinstance(text, str) for text in texts):
             raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')

@@ -12,8 +12,7 @@ from transformers.utils import CONFIG_NAME, cached_file
 from ..credentials import is_hub_name
 from ..errors import UserError
 from ..suggestions import listed, suggestion
-from .checks import check_prediction_mode
-from .spec import TaskSpec
+from .spec import TaskSpec, check_prediction_mode
 
 TASK_CONFIG_FILE = "task_config.json"
 

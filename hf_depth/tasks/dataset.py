@@ -1,8 +1,7 @@
 """[`TaskDataset`], the data set a trainer evaluates on, and [`DataCollatorForTasks`], which batches examples."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ from ..errors import UserError
 from ..suggestions import listed
 from .config import TaskConfig
 from .rows import check_class_order
-from .spec import TaskSpec
-
-EXAMPLES_TO_CHECK = 100  # few, as a data set may prepare each example when it is read
+from .spec import UNLABELED, TaskSpec
 
 COLLATED_COLUMNS = ("input_ids", "labels", "num_cut_tokens", "index")
 
@@ -79,7 +76,8 @@ class TaskDataset(torch.utils.data.Dataset):
         spec (`TaskSpec`): the task.
         split (`str`): the name of the split, for reports.
         rows (`Dataset`): the examples, with the columns of the task.
-        prepared (`Dataset`): the same examples from [`TaskPreprocessor`], in the same order.
+        prepared (`Dataset`, *optional*):
+            The same examples from [`TaskPreprocessor`], in the same order. Only what runs no model needs none.
         train_label_ids (`Sequence[int]`, *optional*):
             The classes of the training examples. The most frequent one is the majority class.
         config (`TaskConfig`, *optional*):
@@ -89,11 +87,15 @@ class TaskDataset(torch.utils.data.Dataset):
     spec: TaskSpec
     split: str
     rows: Dataset
-    prepared: Dataset
+    prepared: Dataset | None = None
     train_label_ids: Sequence[int] | None = None
     config: TaskConfig | None = None
 
     def __post_init__(self):
+        check_class_order(self.rows, self.spec)
+        if self.prepared is None:
+            self.has_targets = any(label_id != UNLABELED for label_id in self.spec.label_ids(self.rows))
+            return
         missing = [name for name in ("input_ids", "labels") if name not in self.prepared.column_names]
         if missing or len(self.rows) != len(self.prepared):
             raise UserError(
@@ -101,7 +103,6 @@ class TaskDataset(torch.utils.data.Dataset):
                 f"({self.split}), but has {len(self.prepared)} examples with the columns "
                 f"{listed(self.prepared.column_names)}. {HOW_TO_PREPARE}"
             )
-        check_class_order(self.rows, self.spec)
         has_target = pc.list_value_length(self.prepared.with_format("arrow")[:]["labels"]).to_numpy() > 0
         self.has_targets = bool(has_target.any())
 
@@ -111,7 +112,7 @@ class TaskDataset(torch.utils.data.Dataset):
         return self.spec.benchmark, self.spec.name, self.split
 
     def __len__(self) -> int:
-        return len(self.prepared)
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> dict:
         example = self.prepared[index] | {"index": index}
@@ -119,35 +120,6 @@ class TaskDataset(torch.utils.data.Dataset):
         if self.has_targets:
             example["labels"] = labels if len(labels) else [-100]
         return example
-
-
-@dataclass
-class TokenCounts:
-    """Counts that show how examples were prepared."""
-
-    with_text: int = 0  # examples that hold more than `</s>`
-    with_token: int = 0  # how many of these contain the token
-    greatest_id: int = -1  # in inputs and targets
-
-
-def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenCounts:
-    """
-    Count the examples in which a token occurs, among at most `EXAMPLES_TO_CHECK`.
-
-    A `Dataset` is sampled at equal distances. For a stream or a list, the first examples are read.
-
-    >>> count_tokens([{"input_ids": [5, 9, 1]}, {"input_ids": [1]}, {"input_ids": [6, 1]}], token_id=9)
-    TokenCounts(with_text=2, with_token=1, greatest_id=9)
-    """
-    if isinstance(examples, Dataset) and len(examples) > EXAMPLES_TO_CHECK:  # perhaps several data sets in one
-        examples = examples.select(np.linspace(0, len(examples) - 1, EXAMPLES_TO_CHECK).astype(int))
-    counts = TokenCounts()
-    for example in islice(iter(examples), EXAMPLES_TO_CHECK):
-        input_ids, labels = ([int(number) for number in example.get(name, ())] for name in ("input_ids", "labels"))
-        counts.with_text += len(input_ids) > 1
-        counts.with_token += token_id in input_ids
-        counts.greatest_id = max([counts.greatest_id, *input_ids, *labels])
-    return counts
 
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:

@@ -38,12 +38,10 @@ class Loader:
         options (`type`, *optional*): the dataclass of its options.
         counts_tokens (`bool`, *optional*, defaults to `False`): whether the examples depend on `length`.
         find_files (`Callable`, *optional*):
-            Returns the files that `load` reads for each split, called as `find_files(spec, files)`. No file may serve
-            both training and evaluation, nor two tasks.
+            Returns the files of each split, called as `find_files(spec, files)`. No file may serve both training and
+            evaluation, nor two tasks.
         read_new (`Callable`, *optional*): reads files of new examples, with the arguments of [`read_files`].
-        complete (`Callable`, *optional*):
-            Makes a new example, called as `complete(example, spec, options, length)`. Its column `instance` holds the
-            end of the text. A text that is too long loses this end last.
+        complete (`Callable`, *optional*): makes a new example, called as `complete(example, spec, options, length)`.
     """
 
     load: Callable[..., dict[str, Dataset]]
@@ -139,11 +137,7 @@ def get_loader(spec: TaskSpec) -> Loader:
 def build_options(
     tasks: Sequence[TaskSpec], options: Mapping[str, Any] | Any | None = None, **defaults: Any
 ) -> dict[str, Any]:
-    """
-    Return a mapping from the name of each task's loader to its options.
-
-    Each of `options` (a mapping or a dataclass) must belong to at least one of the loaders; `defaults` need not.
-    """
+    """Return the options of the tasks' loaders by name. Each of `options`, not of `defaults`, must belong to one."""
     options = asdict(options) if is_dataclass(options) else dict(options or {})
     loaders = {task.loader: get_loader(task) for task in tasks}
     known = [name for loader in loaders.values() for name in loader.option_names]
@@ -161,11 +155,7 @@ def build_options(
 
 
 def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str], TaskFiles]]) -> None:
-    """
-    Raise `ValueError` if two tasks read the same label column of a file, as in a `dataset_dir` of a single task.
-
-    `tasks` are pairs of each task with the splits to read and its files.
-    """
+    """Raise `ValueError` if two tasks read the same label column of a file, as in a `dataset_dir` of one task."""
     readers: dict[tuple[str, str], TaskSpec] = {}
     for task, splits, files in tasks if len(tasks) > 1 else ():
         find_files = get_loader(task).find_files

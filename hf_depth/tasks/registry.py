@@ -22,9 +22,8 @@ import yaml
 from ..errors import UserError
 from ..suggestions import listed, suggestion
 from ..yaml_files import UniqueKeyLoader, yaml_problem
-from .checks import FieldError
 from .entries import BENCHMARKS
-from .spec import TaskSpec
+from .spec import FieldError, TaskSpec
 
 CUSTOM_BENCHMARK = "custom"  # for tasks in YAML files that name no benchmark
 

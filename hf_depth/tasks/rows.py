@@ -43,19 +43,16 @@ def check_rows(
     Args:
         dataset: examples with the columns of the task or its `column_aliases`. A list of texts is joined. A
             `ClassLabel` is read by its names if these are the task's labels or their numbers.
-        spec: the task.
         place: where the examples come from, for errors.
         needs_labels: raise if an example is unlabeled. Otherwise, the label column may be missing.
         allow_empty_texts: keep empty texts instead of raising, for data that the user cannot repair.
 
     Returns:
-        The examples with the text columns of the task, its label column and `idx`. A label is the number of a class
-        (int64), a number to predict (float64), or a list of references (text). An unlabeled example has -1, -1.0 or
-        no reference. `idx` is the column of the data or, without one, the place of the example.
+        The text columns of the task, its label column and `idx`. A label is the number of a class (int64), a number
+        to predict (float64), or a list of references; -1, -1.0 or no reference if the example is unlabeled. `idx` is
+        the column of the data or, without one, the place of the example.
 
-    Raises:
-        `ValueError`: if a text or label is wrong, there are no rows, or a `ClassLabel` fits only in part. The message
-            names the place, the row and the column.
+    Raises `ValueError` if something is wrong; the message names the place, the row and the column.
     """
     dataset = _rename(without_format(dataset), spec)
     for column in (*spec.text_column_name, *([spec.label_column_name] if needs_labels else ())):
@@ -74,10 +71,7 @@ def check_rows(
         batched=True,
         with_indices=True,
         fn_kwargs={
-            "spec": spec,
-            "place": place,
-            "needs_labels": needs_labels,
-            "allow_empty_texts": allow_empty_texts,
+            **{"spec": spec, "place": place, "needs_labels": needs_labels, "allow_empty_texts": allow_empty_texts},
             "class_names": _class_names(dataset, spec, place),
             "is_numbered": _has_row_numbers(dataset),
             "version": ROWS_VERSION,
@@ -133,11 +127,7 @@ def _text(text: Any, column: str, allow_empty: bool) -> str:
 
 
 def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
-    """
-    Raise `ValueError` if the label column is a `ClassLabel` that numbers the classes differently from the task.
-
-    [`check_rows`] reads such columns by their names. This is for data that it has not read.
-    """
+    """Raise `ValueError` on a `ClassLabel` that [`check_rows`] has not read, with other numbers than the task's."""
     feature = dataset.features.get(spec.label_column_name)
     for number, name in enumerate(getattr(feature, "names", None) or ()):
         if spec.parse(name) not in (number, UNPARSED):
@@ -158,11 +148,7 @@ def _rename(dataset: Dataset, spec: TaskSpec) -> Dataset:
 
 
 def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | None:
-    """
-    Return the names by which to read a `ClassLabel`, as its numbers may differ from the task's.
-
-    `None` means that the labels are read as they are: the column is no `ClassLabel`, or its names say nothing.
-    """
+    """Return the names by which to read a `ClassLabel`; `None` if there is none, or its names say nothing."""
     column = spec.label_column_name
     feature = dataset.features.get(column)
     if not isinstance(feature, ClassLabel) or feature.names is None:

@@ -52,8 +52,8 @@ class TaskFiles:
     Args:
         train_file, validation_file, test_file (`str` or `Sequence[str]`, *optional*):
             Files or globs: json, jsonl, csv, tsv, parquet, or text as .gz. They have the columns of the task or its
-            `column_aliases`. DiscoEval's published files are read, too. For discourse tasks, the files hold
-            documents. If a task has several validation or test splits, the file is the first of them.
+            `column_aliases`; for discourse tasks, they hold documents. If a task has several validation or test
+            splits, the file is the first of them.
         dataset_dir (`str` or `os.PathLike`, *optional*):
             A folder with files called `train`, `validation` (or `valid`, `dev`, `val`), `test`, `validation_matched`
             and so on, or with a folder for each task. The folders of GLUE (`RTE/dev.tsv`), DiscoEval
@@ -91,8 +91,8 @@ def split_files(
     """
     Return the files of each split. A named file is the first split of its kind and replaces a file of the folder.
 
-    `suffixes` are the extensions of files that can be read, by default those of tables. `folders` are further folders
-    in `dataset_dir` in which to look. Raises `ValueError` if files are missing or ambiguous.
+    `suffixes` are the extensions to look for, by default those of tables; `folders` are further folders in
+    `dataset_dir`. Raises `ValueError` if files are missing or ambiguous.
     """
     splits = ((spec.train_split,) if spec.train_split else (), spec.validation_splits, spec.test_splits)
     named = {}
@@ -106,8 +106,14 @@ def split_files(
     if not files.dataset_dir:
         return named
     in_folder = _files_in_folder(spec, Path(files.dataset_dir), suffixes or tuple(TABLES), folders)
-    for split in in_folder.keys() - named.keys():
-        _check_shards(spec, split, in_folder[split])
+    for split, paths in in_folder.items():
+        names = [Path(path).name for path in paths]
+        are_shards = all(map(_SHARD.search, names)) and len({_SHARD.sub("", name) for name in names}) == 1
+        if split not in named and len(names) > 1 and not are_shards:
+            raise UserError(
+                f"`dataset_dir`, split {split!r}: {Path(paths[0]).parent} has several files: {listed(names)}. Name "
+                f"those to take by `{file_argument(spec, split)}`."
+            )
     return in_folder | named
 
 
@@ -157,16 +163,6 @@ def _files_of_splits(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> d
     return files
 
 
-def _check_shards(spec: TaskSpec, split: str, files: Sequence[str]) -> None:
-    """Raise unless the files of a split are one file or shards of one."""
-    names = [Path(file).name for file in files]
-    if len(names) > 1 and not (all(map(_SHARD.search, names)) and len({_SHARD.sub("", name) for name in names}) == 1):
-        raise UserError(
-            f"`dataset_dir`, split {split!r}: {Path(files[0]).parent} has several files: {listed(names)}. Name "
-            f"those to take by `{file_argument(spec, split)}`."
-        )
-
-
 def _plain(name: str) -> str:
     """Return a name in lower case without punctuation: `"STS-B"` becomes `"stsb"`."""
     return re.sub(r"[\W_]", "", name).lower()
@@ -197,8 +193,7 @@ def tsv_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
     """
     Yield the rows of a tab-separated table. Quotation marks are plain characters, as in GLUE's own files.
 
-    `file_columns` of the task are the columns of a file without a header line. A line with too many or too few cells
-    is an error, unless the task's `file_defects` name such lines.
+    A line with too many or too few cells is an error, unless the task's `file_defects` name such lines.
     """
     lines = list(tab_separated(file))
     columns = lines[0][1] if lines else []
@@ -232,12 +227,7 @@ def read_files(
     cache_dir: str | None = None,
     readers: Mapping[str, RowReader] = READERS,
 ) -> Dataset:
-    """
-    Read files or globs of one kind with one example per row.
-
-    `readers` are functions for files that `datasets` cannot read, by extension. An error names `argument`, the file
-    and the line.
-    """
+    """Read files of one kind; `readers` are for those that `datasets` cannot read. An error names file and line."""
     files = find_files(argument, names)
     kind = file_kind(argument, files, TABLES | {suffix: suffix for suffix in readers})
     if kind not in readers:

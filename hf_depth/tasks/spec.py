@@ -1,22 +1,54 @@
 """[`TaskSpec`], the description of a task: how examples become prompts and targets, and predicted texts labels."""
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset
 
 from ..errors import UserError
 from ..suggestions import listed, suggestion
-from .checks import UNLABELED_TEXTS, check_task
+
+if TYPE_CHECKING:  # `--help` does not wait for it
+    from datasets import Dataset
 
 Example = Mapping[str, Any]
 
 UNLABELED = -1  # the label id of an example whose label is not published
 UNPARSED = -1  # the label id of a predicted text that is none of the labels
+UNLABELED_TEXTS = ("", "-1", "-1.0")  # in the label column: mark an unlabeled example
+
+# What each metric compares: class "ids", "values" or "texts". `register_metric` adds to it.
+METRIC_KINDS: dict[str, str] = {
+    **dict.fromkeys(("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation"), "ids"),
+    **dict.fromkeys(("pearson", "spearman"), "values"),
+    **dict.fromkeys(("rougeL", "rouge1", "rouge2", "exact_match", "squad_exact_match", "squad_f1"), "texts"),
+    **dict.fromkeys(("bleu", "chrf"), "texts"),
+}
+
+PREDICTION_MODES = ("generate", "score_labels")
+EVALUATION_MODES = (*PREDICTION_MODES, "probe")  # a probe predicts by itself, not by the model's decoder
+
+# How a probe combines sentence embeddings, and how many text columns that needs (`None`: any number).
+PROBE_FEATURES = {"concatenation": None, "first_differences": None, "difference": 2, "product": 2}
+
+# The values that these fields accept.
+_CHOICES = {
+    "submission_labels": ("text", "id", "number"),
+    "file_defects": ("broken_lines", "empty_texts"),
+    "probe_features": tuple(PROBE_FEATURES),
+}
+
+
+class FieldError(UserError):
+    """Raised if a field of a task has a wrong value."""
+
+    def __init__(self, task: str, field: str, message: str):
+        super().__init__(f"Task {task!r}, field `{field}`: {message}")
 
 
 @dataclass(frozen=True)
@@ -27,17 +59,16 @@ class TaskSpec:
     Args:
         benchmark, name (`str`): the keys of the task in `DATASET_VALS`.
         text_column_name (`tuple[str, ...]`):
-            The columns with text, in the order of the prompt. A single name is one column.
+            The columns with text, in the order of the prompt, or a single one.
         prefix (`tuple[str, ...]`): the text that the prompt puts before each column, one per column.
         labels (`Mapping[int, str]` or `Sequence[str]`, *optional*):
-            The text of each class, by number from 0 or in the order of the numbers; `None` for a free-form task. A
-            class `-1` (unlabeled) is left out.
+            The text of each class, by number from 0 or in this order; `None` for a free-form task.
         label_column_name (`str`, *optional*, defaults to `"label"`):
             The column with the class (number or text), or with one or several references of a free-form task. `-1`,
             `None` or an empty text mark an unlabeled example.
         metric_names (`tuple[str, ...]`, *optional*):
-            Keys of `tasks.checks.METRIC_KINDS`. The default is accuracy for classes, ROUGE-L and exact match for
-            free-form tasks, Pearson and Spearman correlation for numbers.
+            Keys of `METRIC_KINDS`. The default is accuracy for classes, ROUGE-L and exact match for free-form tasks,
+            Pearson and Spearman correlation for numbers.
         metric_to_optimize (`str`, *optional*): the metric that chooses the best model; by default the first.
         greater_is_better (`bool`, *optional*, defaults to `True`): whether a higher value of this metric is better.
         label_step (`float`, *optional*):
@@ -48,25 +79,21 @@ class TaskSpec:
             The names of its splits. An empty `train_split` is for a task without training data.
         train_on (`str`, *optional*): another task of the benchmark, whose training and validation data is used.
         submission_names (`tuple[str, ...]`, *optional*):
-            The names of the files to submit to the benchmark's server, one for each test split.
+            The files to submit to the benchmark's server, one for each test split.
         submission_labels (`str`, *optional*, defaults to `"text"`):
             What such a file holds: the `"text"` or the `"id"` of a class, or a `"number"`.
-        submission_rows (`tuple[int, ...]`, *optional*):
-            How many rows the server expects for each test split; empty if unknown.
-        loader (`str`, *optional*, defaults to `"table"`):
-            The name in `tasks.loading.LOADERS` of the function that reads the examples.
+        loader (`str`, *optional*, defaults to `"table"`): a key of `tasks.loading.LOADERS`: what reads the examples.
         column_aliases (`Mapping[str, str]`, *optional*): maps other names of columns to the names used here.
         file_columns (`tuple[str, ...]`, *optional*): the columns of .tsv files without a header line.
         file_defects (`tuple[str, ...]`, *optional*):
-            Known defects of the published files, which are reported instead of refused. `"broken_lines"` are lines of
-            .tsv files with too many or too few cells; they are left out. `"empty_texts"` are kept.
+            Known defects of the published files. `"broken_lines"`, lines of .tsv files with too many or too few cells,
+            are left out, which is reported; `"empty_texts"` are kept.
         max_source_length, max_target_length (`int`): the maximum number of tokens of inputs and targets.
         probe_features (`str`, *optional*):
-            How a probe combines the sentence embeddings of the text columns, a key of
-            `evaluation.probing.FEATURES`. By default `"product"` for two columns, else `"concatenation"`.
+            How a probe combines the embeddings of the text columns, a key of `PROBE_FEATURES`. By default `"product"`
+            for two columns, else `"concatenation"`.
         probe_hidden_units (`int`, *optional*, defaults to 0):
-            The size of the probe's hidden layer; 0 for a linear probe. A linear probe on a `"concatenation"` cannot
-            compare texts.
+            The size of the probe's hidden layer; 0 for a linear probe, which cannot compare a `"concatenation"`.
         version (`int`, *optional*, defaults to 1): raised when a score may change.
 
     Raises:
@@ -97,7 +124,6 @@ class TaskSpec:
     train_on: str | None = None
     submission_names: tuple[str, ...] = ()
     submission_labels: str = "text"
-    submission_rows: tuple[int, ...] = ()
     loader: str = "table"
     column_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
     file_columns: tuple[str, ...] = ()
@@ -110,14 +136,14 @@ class TaskSpec:
 
     def __post_init__(self):
         for item in fields(self):
-            if item.type in (tuple[str, ...], tuple[int, ...]):
+            if item.type == tuple[str, ...]:
                 value = getattr(self, item.name)
                 self._set(item.name, tuple(value) if isinstance(value, list | tuple) else (value,))
         if isinstance(self.labels, list | tuple):
             self._set("labels", dict(enumerate(self.labels)))
         elif isinstance(self.labels, Mapping):
             labels = {whole_number(key): text for key, text in self.labels.items()}
-            if None not in labels:  # else `check_task` says what is wrong
+            if None not in labels:  # else `_problems` says what is wrong
                 self._set("labels", {number: labels[number] for number in sorted(labels) if number != UNLABELED})
         optimized = self.metric_to_optimize
         usual = ("rougeL", "exact_match")
@@ -127,7 +153,8 @@ class TaskSpec:
         self._set("metric_to_optimize", optimized or self.metric_names[0])
         usual_features = "product" if len(self.text_column_name) == 2 else "concatenation"
         self._set("probe_features", self.probe_features or usual_features)
-        check_task(self)
+        for name, message in _problems(self):  # the first one, as each check relies on those before it
+            raise FieldError(self.name, name, message)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # the dataclass is frozen
@@ -265,7 +292,7 @@ class TaskSpec:
             raise self._bad_label(label)
         return int(label)
 
-    def label_ids(self, examples: Dataset) -> list[int]:
+    def label_ids(self, examples: "Dataset") -> list[int]:
         """Return the classes of all examples of a data set, see [`~TaskSpec.label_id`]."""
         column = self.label_column_name
         return [self.label_id({column: label}) for label in examples[column][:]]
@@ -333,3 +360,127 @@ def whole_number(label: Any) -> int | None:
     except (TypeError, ValueError):
         return None
     return int(number) if number.is_integer() else None
+
+
+def check_prediction_mode(
+    tasks: Iterable[TaskSpec], prediction_mode: str, modes: Sequence[str] = PREDICTION_MODES
+) -> None:
+    """Raise `ValueError` if a mode of prediction is none of `modes`, or does not suit one of the tasks."""
+    if prediction_mode not in modes:
+        raise UserError(f"`prediction_mode` must be one of {', '.join(modes)}, got {prediction_mode!r}.")
+    for task in tasks:
+        if task.labels is None and prediction_mode != "generate":
+            raise UserError(
+                f"`prediction_mode` {prediction_mode} is for tasks with labels, but {task.name!r} is free-form. Use "
+                "`prediction_mode` generate."
+            )
+        if task.is_regression and prediction_mode == "probe":
+            raise UserError(f"`prediction_mode` probe predicts classes, but {task.name!r} predicts numbers.")
+
+
+# ---- Checks of the fields, before any data is read ---------------------------------------------------------------
+
+
+def _problems(task: TaskSpec) -> Iterator[tuple[str, str]]:
+    """Yield the fields with wrong values, and what is wrong with them."""
+    for check in (_wrong_values, _wrong_columns, _wrong_labels, _wrong_metrics):
+        yield from check(task)
+
+
+def _wrong_values(task: TaskSpec) -> Iterator[tuple[str, str]]:
+    for item in fields(task):
+        name, value = item.name, getattr(task, item.name)
+        if item.type in (str, bool, int) and type(value) is not item.type:
+            yield name, f"must be of type `{item.type.__name__}`, got {value!r}."
+        if item.type == str | None and not isinstance(value, str | None):
+            yield name, f"must be text or nothing, got {value!r}."
+        if item.type == tuple[str, ...] and not all(isinstance(part, str) for part in value):
+            yield name, f"must hold texts, got {value!r}."
+    for name, choices in _CHOICES.items():
+        value = getattr(task, name)
+        for choice in [value] if isinstance(value, str) else value:
+            if choice not in choices:
+                yield name, f"got {choice!r}.{suggestion(choice, choices, 'choices')}"
+    for name in ("benchmark", "name"):
+        if not re.fullmatch(r"\w[\w.\-]*", getattr(task, name)):  # names of files and metrics hold it
+            yield name, f"must be letters, digits, `_`, `-` and `.`, got {getattr(task, name)!r}."
+
+
+def _wrong_columns(task: TaskSpec) -> Iterator[tuple[str, str]]:
+    columns = task.text_column_name
+    if len(set(columns)) < max(1, len(columns)):
+        yield "text_column_name", f"must name one or several different columns, got {columns!r}."
+    if len(task.prefix) != len(columns):
+        yield (
+            "prefix",
+            f"there must be one for each of the {len(columns)} text columns ({listed(columns)}), got "
+            f"{len(task.prefix)}: {task.prefix!r}. Use an empty text for a column without prefix.",
+        )
+    for column in (*columns, task.label_column_name):
+        if any(f"{{{column}}}" in prefix for prefix in task.prefix):
+            yield (
+                "prefix",
+                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
+                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
+            )
+    if not task.label_column_name or task.label_column_name in columns:
+        yield "label_column_name", f"must name another column, got {task.label_column_name!r}."
+    needed = PROBE_FEATURES[task.probe_features]
+    if needed not in (None, len(columns)):
+        yield "probe_features", f"{task.probe_features!r} is for {needed} text columns, there are {len(columns)}."
+    if not task.splits or len(set(task.splits)) < len(task.splits):
+        yield "train_split", f"the splits must have different names, got {listed(task.splits)}."
+    if not task.train_split and not task.train_on:
+        yield "train_on", "a task without `train_split` needs another task to train on."
+
+
+def _wrong_labels(task: TaskSpec) -> Iterator[tuple[str, str]]:
+    labels, step = task.labels, task.label_step
+    if labels is None:
+        if step is not None:
+            yield "labels", f"must be the numbers to predict, in steps of {step}, as texts."
+        return
+    if not isinstance(labels, Mapping) or list(labels) != list(range(len(labels))) or len(labels) < 2:
+        yield (
+            "labels",
+            f"must be the texts of two or more classes: a list, or a mapping from 0, 1, 2, … to them, got {labels!r}.",
+        )
+    texts = list(labels.values())
+    for number, text in labels.items():
+        if not isinstance(text, str) or not text or text != text.strip():
+            advice = " YAML reads yes, no, true and false as truth values:" if isinstance(text, bool) else ""
+            yield (
+                "labels",
+                f"class {number} must be text, with no space at its ends, got {text!r}.{advice} Put quotes.",
+            )
+        if text in UNLABELED_TEXTS:
+            yield "labels", f"{text!r} marks an unlabeled example, so no label can have this text."
+        if texts.count(text) > 1:
+            yield "labels", f"several classes have the text {text!r}."
+    if step is None:
+        return
+    try:
+        grid = [float(text) for text in texts]
+    except ValueError as error:
+        yield "labels", f"with a `label_step`, they must be numbers: {error}."
+    if any(not math.isclose(b - a, step, rel_tol=1e-6) for a, b in zip(grid, grid[1:], strict=False)):
+        yield "label_step", f"the labels must be numbers in steps of {step}, got {listed(grid[:5])}, …."
+    if min(grid) <= -1:
+        yield "labels", f"they must be above -1, which stands for an unlabeled example, got {min(grid)}."
+
+
+def _wrong_metrics(task: TaskSpec) -> Iterator[tuple[str, str]]:
+    kind, predicted = ("texts", "free-form text (no `labels`)") if task.labels is None else ("ids", "a class")
+    if task.label_step is not None:
+        kind, predicted = "values", "a number"
+    suitable = [name for name, of in METRIC_KINDS.items() if of == kind]
+    # A class is right or wrong, so no metric that measures similar texts suits it.
+    suitable += ["exact_match"] if kind == "ids" else []
+    for name in task.metric_names:
+        if name not in METRIC_KINDS:
+            near = suggestion(name, METRIC_KINDS, "metrics")
+            yield "metric_names", f"there is no metric {name!r}.{near} (`register_metric` adds one of your own.)"
+        if name not in suitable:
+            yield "metric_names", f"{name!r} does not suit predictions that are {predicted}, but: {listed(suitable)}."
+    if task.metric_to_optimize not in task.metric_names:
+        yield "metric_to_optimize", f"must be one of `metric_names`, {listed(task.metric_names)}."

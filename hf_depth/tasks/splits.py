@@ -22,7 +22,7 @@ from .loading import build_options, check_own_files, get_loader, load_task
 from .preprocessing import TaskPreprocessor, prepare_task, task_statistics
 from .registry import get_task, training_tasks
 from .rows import check_rows
-from .sources import TaskFiles
+from .sources import TaskFiles, file_argument
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -42,11 +42,6 @@ class LoadedTask:
     examples: dict[str, Dataset]
     prepared: dict[str, Dataset] = field(default_factory=dict)
     load: Callable[..., dict[str, Dataset]] | None = None  # loads them again, if the loader counts tokens
-    counted_with: tuple | None = None  # the tokenizer and `sentence_tokens` that counted them
-
-    def dataset(self, split: str, config: TaskConfig | None = None) -> TaskDataset:
-        """Return a prepared split to evaluate on; `config` says how it was prepared."""
-        return TaskDataset(self.spec, split, self.examples[split], self.prepared[split], self.train_label_ids, config)
 
     @cached_property
     def train_label_ids(self) -> list[int] | None:
@@ -104,6 +99,7 @@ class TaskSplits:
         seed: int = 42,
         split_seed: int = 42,
         main_process_first: Callable[..., AbstractContextManager] = without_waiting,
+        options: Mapping[str, Any] | None = None,
     ):
         self.parts = list(parts)
         self.files = files or TaskFiles()
@@ -112,9 +108,9 @@ class TaskSplits:
         self.split_seed = split_seed
         self.statistics: dict[str, dict[str, int]] = {}
         self._main_process_first = main_process_first
+        self._options = options or {}  # name of a loader -> its options
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._sentence_tokens = False
-        self._options: Mapping[str, Any] = {}  # name of a loader -> its options
 
     # ---- Load -------------------------------------------------------------------------------------------------------
 
@@ -132,10 +128,8 @@ class TaskSplits:
         max_predict_samples: int | None = None,
         max_source_length: int | None = None,
         max_target_length: int | None = None,
-        sentence_language: str = "en",
         options: Mapping[str, Any] | Any | None = None,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        sentence_tokens: bool | None = None,
+        sentence_language: str = "en",
         seed: int = 42,
         split_seed: int = 42,
         main_process_first: Callable[..., AbstractContextManager] = without_waiting,
@@ -146,68 +140,56 @@ class TaskSplits:
 
         Args:
             tasks (`TaskSpec`, `str`, or a sequence of these): the tasks, or their names in `DATASET_VALS`.
-            files (`TaskFiles`, *optional*):
+            files (`TaskFiles`, *optional*), file_arguments (its fields):
                 Where to read. Files that are named one by one belong to a single task; a `dataset_dir` may hold
                 several tasks.
             do_train, do_eval, do_predict (`bool`, *optional*):
                 Whether to load training, validation and test splits: `True` requires them, `False` leaves them out,
-                and by default they are loaded if there are any. If one of several is missing, there is a warning.
+                and by default they are loaded if there are any.
             max_train_samples, max_eval_samples, max_predict_samples (`int`, *optional*):
                 The maximum number of examples of a split: a random subset, in the order of the data.
-            max_source_length, max_target_length (`int`, *optional*):
-                The maximum number of tokens, special tokens included. By default, the values of each task.
-            sentence_language (`str`, *optional*, defaults to `"en"`):
-                The language of the texts, see [`get_sentence_splitter`].
-            options (`Mapping` or a dataclass, *optional*):
-                The options of the loaders, see [`load_task`]. Each loader takes the options that it has.
-            tokenizer, sentence_tokens (*optional*):
-                As for [`~TaskSplits.prepare`]. If they are given here, loaders that count tokens read the data once.
-            seed (`int`, *optional*, defaults to 42):
-                The seed of training: chooses the subset of `max_train_samples`, targets among references, the mixture.
-            split_seed (`int`, *optional*, defaults to 42):
-                The seed of the data, independent of `seed`: chooses the splits, the subsets of `max_eval_samples` and
-                `max_predict_samples`, and what loaders draw.
-            main_process_first (`Callable`, *optional*):
-                `training_args.main_process_first`, if several processes load the same data.
-            file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
+            max_source_length, max_target_length (`int`, *optional*): by default those of each task.
+            options (`Mapping` or a dataclass, *optional*): of the loaders, see [`load_task`].
+            sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
+            seed, split_seed (`int`, *optional*, default to 42):
+                `seed` chooses the examples of `max_train_samples`, targets among references, and the mixture;
+                `split_seed` all else, so that a score is of the same examples whatever the seed of training.
+            main_process_first (`Callable`): of the `TrainingArguments`, if several processes load the same data.
 
-        Returns:
-            `TaskSplits`: not prepared yet.
-
-        Raises:
-            `ValueError`: if required data is missing or wrong, see [`load_task`], or no loader has an option.
-            `TypeError`: if an argument is unknown.
+        Raises `ValueError` if required data is missing or wrong, see [`load_task`], or no loader has an option.
         """
         files = replace(files or TaskFiles(), **file_arguments)
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
         tested = _specs(tasks, lengths)
         trained = _specs(training_tasks(tested), lengths)
-        loaded = [*trained, *(task for task in tested if task not in trained)]
         purposes = (
-            _Purpose("train", trained, lambda task: (task.train_split,), do_train, max_train_samples, seed),
-            _Purpose("eval", trained, lambda task: task.validation_splits, do_eval, max_eval_samples, split_seed),
-            _Purpose("predict", tested, lambda task: task.test_splits, do_predict, max_predict_samples, split_seed),
+            _Purpose("train", "train_file", trained, do_train, max_train_samples, seed),
+            _Purpose("eval", "validation_file", trained, do_eval, max_eval_samples, split_seed),
+            _Purpose("predict", "test_file", tested, do_predict, max_predict_samples, split_seed),
         )
+        specs = [*trained, *(task for task in tested if task not in trained)]
+        options = build_options(specs, options, sentence_language=sentence_language)
+        splits = cls([], files, sentence_language, seed, split_seed, main_process_first, options)
+        splits._load(specs, purposes)
+        return splits
+
+    def _load(self, specs: Sequence[TaskSpec], purposes: Sequence["_Purpose"]) -> None:
         plans = []
-        for task in loaded:
-            own = replace(files, **{purpose.file: None for purpose in purposes if task not in purpose.tasks})
-            used = [purpose for purpose in purposes if task in purpose.tasks and purpose.is_wanted is not False]
+        for task in specs:
+            used = [purpose for purpose in purposes if task in purpose.tasks]
+            own = replace(self.files, **{purpose.file: None for purpose in purposes if purpose not in used})
+            used = [purpose for purpose in used if purpose.is_wanted is not False]
             plans.append((task, {split: purpose for purpose in used for split in purpose.splits_of(task)}, own))
         check_own_files(plans)
-        splits = cls([], files, sentence_language, seed, split_seed, main_process_first)
-        splits._options = build_options(loaded, options, sentence_language=sentence_language)
         for task, needed, own in plans:
-            load = partial(splits._load_task, task, needed, own)
-            counts_tokens = get_loader(task).counts_tokens
             if needed:
-                examples = {} if counts_tokens and tokenizer is not None else load()
-                splits.parts.append(LoadedTask(task, examples, load=load if counts_tokens else None))
-                splits._count_tokens(splits.parts[-1], tokenizer, sentence_tokens)
+                load = partial(self._load_task, task, needed, own)
+                self.parts.append(LoadedTask(task, load(), load=load if get_loader(task).counts_tokens else None))
+        loaded = {split for part in self.parts for split in part.examples}
         for purpose in purposes:
             wanted = {split for task in purpose.tasks for split in purpose.splits_of(task)}
-            if purpose.is_wanted and not any(wanted & part.examples.keys() for part in splits.parts):
+            if purpose.is_wanted and not wanted & loaded:
                 raise UserError(f"`do_{purpose.name}`: no task has such data. Name `{purpose.file}`, or leave it out.")
-        return splits
 
     def _load_task(
         self,
@@ -228,16 +210,6 @@ class TaskSplits:
                 logger.warning(f"{message}.")
         return {split: needed[split].select(examples[split]) for split in needed if split in examples}
 
-    def _count_tokens(
-        self, part: LoadedTask, tokenizer: PreTrainedTokenizerBase | None, sentence_tokens: bool | None
-    ) -> None:
-        """Load the examples of a task again if the loader counts tokens, and another tokenizer than before does."""
-        counted_with = (tokenizer, sentence_tokens)
-        if part.load is not None and tokenizer is not None and part.counted_with != counted_with:
-            language = self.sentence_language
-            counter = TaskPreprocessor(tokenizer, part.spec, sentence_tokens, sentence_language=language)
-            part.examples, part.counted_with = part.load(length=counter.length), counted_with
-
     @classmethod
     def from_datasets(
         cls,
@@ -253,11 +225,10 @@ class TaskSplits:
         Make the splits of a task from data sets, checked as [`load_task`] checks them.
 
         Args:
-            task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`.
             datasets (`Mapping[str, Dataset]`):
                 Maps the names of the task's splits (usually `train`, `validation`, `test`) to data sets with the
                 columns of the task, such as a `DatasetDict`.
-            max_source_length, max_target_length, sentence_language, seed: as for [`~TaskSplits.load`].
+            task, max_source_length, max_target_length, sentence_language, seed: as for [`~TaskSplits.load`].
 
         Raises:
             `TypeError`: if `datasets` does not map names to `datasets.Dataset`.
@@ -309,7 +280,10 @@ class TaskSplits:
         self._tokenizer = tokenizer
         self.statistics = {}
         for part in self.parts:
-            self._count_tokens(part, tokenizer, sentence_tokens)
+            if part.load is not None:
+                language = self.sentence_language
+                counter = TaskPreprocessor(tokenizer, part.spec, sentence_tokens, sentence_language=language)
+                part.examples = part.load(length=counter.length)
             for split, examples in part.examples.items():
                 seed = self.seed if split == part.spec.train_split else self.split_seed
                 preprocessor = TaskPreprocessor(
@@ -355,20 +329,18 @@ class TaskSplits:
 
         Several splits come as a dictionary with keys such as `rte` or `mnli_validation_matched`.
         """
-        return self._evaluated(lambda spec: spec.validation_splits)
+        return self._evaluated("validation_splits")
 
     def test_datasets(self) -> TaskDataset | dict[str, TaskDataset] | None:
         """Return the prepared test splits for [`TaskTrainer.evaluate_tasks`]; `None` if there is none."""
-        return self._evaluated(lambda spec: spec.test_splits)
+        return self._evaluated("test_splits")
 
-    def _evaluated(
-        self, splits_of: Callable[[TaskSpec], Sequence[str]]
-    ) -> TaskDataset | dict[str, TaskDataset] | None:
-        self._check_prepared()
+    def _evaluated(self, field: str) -> TaskDataset | dict[str, TaskDataset] | None:
+        config = self.task_config
         found = [
-            part.dataset(split, self.task_config)
+            TaskDataset(part.spec, split, part.examples[split], part.prepared[split], part.train_label_ids, config)
             for part in self.parts
-            for split in splits_of(part.spec)
+            for split in getattr(part.spec, field)
             if split in part.prepared
         ]
         return name_datasets(found) if found else None
@@ -426,8 +398,8 @@ class _Purpose:
     """What splits are for: which tasks have them, whether they are wanted, and how many examples to take."""
 
     name: str
+    file: str  # the argument that names the files
     tasks: Sequence[TaskSpec]
-    splits_of: Callable[[TaskSpec], Sequence[str]]
     is_wanted: bool | None  # `None`: load them if there are any
     limit: int | None
     seed: int
@@ -436,10 +408,8 @@ class _Purpose:
         if self.limit is not None and self.limit < 1:
             raise UserError(f"`max_{self.name}_samples` must be at least 1, got {self.limit}.")
 
-    @property
-    def file(self) -> str:
-        """The argument that names the files."""
-        return {"train": "train_file", "eval": "validation_file", "predict": "test_file"}[self.name]
+    def splits_of(self, task: TaskSpec) -> list[str]:
+        return [split for split in task.splits if file_argument(task, split) == self.file]
 
     def select(self, examples: Dataset) -> Dataset:
         """Return at most `limit` examples: a random subset, in the order of the data."""

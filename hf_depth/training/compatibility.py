@@ -2,11 +2,14 @@
 
 import functools
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
@@ -15,8 +18,8 @@ from ..errors import UserError
 from ..evaluation.metrics import check_installed
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
-from ..tasks.checks import check_prediction_mode
-from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset, count_tokens
+from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset
+from ..tasks.spec import check_prediction_mode
 from .evaluation import by_name
 from .inputs import objective_collator, objective_collators
 from .sharding import check_sharding
@@ -28,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 EvaluationData = TaskDataset | Mapping[str, TaskDataset]
 NO_TOKEN = -1  # an id that no token has
+EXAMPLES_TO_CHECK = 100  # few, as a data set may prepare each example when it is read
 
 
 def check_trainer(trainer: "DepthTrainer") -> None:
@@ -144,16 +148,22 @@ def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Ma
     if "input_ids" not in first:
         raise UserError(f"`{argument}` has no column 'input_ids', but: {listed(first)}. {HOW_TO_PREPARE}")
     tokenizer = trainer.processing_class
-    counts = count_tokens(dataset, tokenizer.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN))
-    if counts.greatest_id >= len(tokenizer):
+    if isinstance(dataset, Dataset) and len(dataset) > EXAMPLES_TO_CHECK:  # perhaps several data sets in one
+        dataset = dataset.select(np.linspace(0, len(dataset) - 1, EXAMPLES_TO_CHECK).astype(int))
+    examples = list(itertools.islice(iter(dataset), EXAMPLES_TO_CHECK))
+    columns = [one.get(name, ()) for one in examples for name in ("input_ids", "labels")]
+    greatest = max((int(token_id) for ids in columns for token_id in ids), default=NO_TOKEN)
+    if greatest >= len(tokenizer):
         raise UserError(
-            f"`{argument}` holds the token id {counts.greatest_id}, but the tokenizer {tokenizer.name_or_path!r} has "
+            f"`{argument}` holds the token id {greatest}, but the tokenizer {tokenizer.name_or_path!r} has "
             f"{len(tokenizer)} tokens. Prepare the examples with the `processing_class` of the trainer."
         )
     is_depth = has_sentence_tokens(trainer.model.config)
-    wrong = counts.with_text - counts.with_token if is_depth else counts.with_token
+    sentence_token = tokenizer.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN)
+    with_text = [one["input_ids"] for one in examples if len(one["input_ids"]) > 1]  # not only `</s>`
+    wrong = sum((sentence_token in ids) != is_depth for ids in with_text)
     if wrong:
-        how_many = "" if wrong == counts.with_text else f" in {wrong:,} of {counts.with_text:,} examples"
+        how_many = "" if wrong == len(with_text) else f" in {wrong:,} of {len(with_text):,} examples"
         raise UserError(
             f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens{how_many}, but the model "
             f"is a {type(trainer.model).__name__}. Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens="

@@ -16,10 +16,10 @@ from ..errors import UserError
 from ..evaluation.label_scoring import check_finite_scores, score_labels
 from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
-from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, merge_task_configs
 from ..tasks.dataset import DataCollatorForTasks, TaskDataset
 from ..tasks.preprocessing import encode_labels
+from ..tasks.spec import check_prediction_mode
 from ..tasks.splits import TaskSplits
 from .baselines import Scores, fit_baselines
 from .callbacks import EarlyStopping

@@ -21,7 +21,7 @@ from transformers.utils import ExplicitEnum
 from ..errors import UserError
 from ..ranges import check_ranges
 from ..suggestions import suggestion
-from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
+from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
 from .argument_checks import (
     GENERATION_CACHES,
     RANGES,

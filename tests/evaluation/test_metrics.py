@@ -14,8 +14,7 @@ from hf_depth.evaluation import metrics as tested
 from hf_depth.evaluation.metrics import METRICS, TaskMetric, check_installed, register_metric
 from hf_depth.evaluation.outputs import results_table
 from hf_depth.evaluation.scoring import compute_task_metrics
-from hf_depth.tasks.checks import METRIC_KINDS
-from hf_depth.tasks.spec import UNPARSED, TaskSpec
+from hf_depth.tasks.spec import METRIC_KINDS, UNPARSED, TaskSpec
 from tiny_tasks import CLASS_METRICS, random_classes, scored
 
 SEEDS = [0, 1]

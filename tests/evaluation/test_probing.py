@@ -21,8 +21,7 @@ from hf_depth.evaluation.probing import (
     probe_tasks,
     with_random_weights,
 )
-from hf_depth.tasks.checks import PROBE_FEATURES
-from hf_depth.tasks.spec import TaskSpec
+from hf_depth.tasks.spec import PROBE_FEATURES, TaskSpec
 from tiny_training import tiny_model
 
 TONE = TaskSpec("tests", "tone", "review", "tone review:", labels=("sad", "glad"))

@@ -4,9 +4,8 @@ from dataclasses import fields, replace
 
 from absl.testing import parameterized
 
-from hf_depth.tasks.checks import EVALUATION_MODES, check_prediction_mode
 from hf_depth.tasks.registry import DATASET_VALS, get_task, register_task
-from hf_depth.tasks.spec import TaskSpec
+from hf_depth.tasks.spec import EVALUATION_MODES, TaskSpec, check_prediction_mode
 from tiny_tasks import ENTRY, RegistryTestCase
 
 

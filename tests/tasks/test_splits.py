@@ -201,22 +201,16 @@ class PrepareTest(SplitsTestCase):
         self.assertEqual(splits.statistics["questions train"]["tokens_cut"], sum(lost.values()))
 
     @parameterized.parameters(None, False)
-    def test_a_choice_that_depends_on_the_tokenizer_is_made_once_if_the_tokenizer_is_known(self, sentence_tokens):
+    def test_prompts_are_made_to_fit_by_the_tokenizer_that_prepares_them(self, sentence_tokens):
         write_natural_instructions(self.folder / "ni", SENTENCES)
         arguments = {"dataset_dir": self.folder / "ni", "max_source_length": 64}
-        later = self.load_splits("natural_instructions", **arguments)
-        later.prepare(TOKENIZER, sentence_tokens=sentence_tokens)
-        with mock.patch.object(splits_module, "load_task", wraps=splits_module.load_task) as load:
-            splits = self.load_splits(
-                "natural_instructions", **arguments, tokenizer=TOKENIZER, sentence_tokens=sentence_tokens
-            )
-            splits.prepare(TOKENIZER, sentence_tokens=sentence_tokens)
-            self.assertEqual(load.call_count, 1)
-            splits.prepare(tiny_tokenizer())  # counts in another way
-            self.assertEqual(load.call_count, 2)
-            splits.prepare(TOKENIZER, sentence_tokens=sentence_tokens)
-        for split, examples in splits.parts[0].examples.items():
-            self.assertEqual(examples["prompt"][:], later.parts[0].examples[split]["prompt"][:])
+        splits = self.load_splits("natural_instructions", **arguments)
+        prompts = [splits.parts[0].examples["train"]["prompt"][:]]
+        for tokenizer in (TOKENIZER, tiny_tokenizer(), TOKENIZER):
+            splits.prepare(tokenizer, sentence_tokens=sentence_tokens if tokenizer is TOKENIZER else None)
+            prompts.append(splits.parts[0].examples["train"]["prompt"][:])
+        self.assertLess(len("".join(prompts[1])), len("".join(prompts[0])))
+        self.assertEqual(prompts[1], prompts[3])
 
 
 class DataSetsTest(SplitsTestCase):

@@ -17,9 +17,9 @@ from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
 from hf_depth import DataCollatorForTasks, TaskTrainer, TaskTrainingArguments, get_task
 from hf_depth.evaluation.metrics import METRICS
 from hf_depth.evaluation.prediction import decode_generated
-from hf_depth.tasks.checks import METRIC_KINDS
 from hf_depth.tasks.dataset import TaskDataset, name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
+from hf_depth.tasks.spec import METRIC_KINDS
 from hf_depth.training.checkpoints.resuming import best_checkpoint, is_finished, last_complete_checkpoint
 from hf_depth.training.model_card import CardContent
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer

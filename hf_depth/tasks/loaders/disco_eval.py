@@ -16,7 +16,7 @@ from huggingface_hub import hf_hub_download
 from ...data.files import open_file
 from ...errors import UserError
 from ...suggestions import listed
-from ..rows import read_splits
+from ..rows import joined, read_splits
 from ..sources import READERS, TABLES, RowReader, TaskFiles, read_files, split_files, tab_separated
 from ..spec import UNLABELED, TaskSpec
 
@@ -66,15 +66,11 @@ def pickle_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
     with open_file(file) as content:
         try:
             data = _PlainUnpickler(content, encoding="utf-8").load()
-            rows = [(label, list(map(_joined, texts))) for label, *texts in data]
+            rows = [(label, [joined(text).strip() for text in texts]) for label, *texts in data]
         except Exception as error:  # a damaged pickle can raise anything
             raise UserError(f"{file}: cannot be read as a pickle of (label, texts, …): {error}.") from error
     for number, (label, texts) in enumerate(rows):
         yield _row(spec, f"{file}, row {number} (the first is row 0)", label, texts)
-
-
-def _joined(text: str | Sequence[str]) -> str:
-    return " ".join(part.strip() for part in ([text] if isinstance(text, str) else text))
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -108,13 +104,8 @@ def load(
     spec: TaskSpec, files: TaskFiles, options: Any = None, *, text_rows: RowReader = labeled_rows, **_: Any
 ) -> dict[str, Dataset]:
     """
-    Return the examples of a DiscoEval task, see [`tasks.loading.load_task`], from files of these kinds:
-
-    - .txt: `label<TAB>sentence<TAB>…`, as published;
-    - .pkl: a list of `(label, sentences, sentences)`, as RST is published;
-    - tables with the columns `sentence_1`, …, or `first_sentence`, …
-
-    Without files, the published ones are downloaded from the Hub. `text_rows` reads a .txt file.
+    Return the examples of a DiscoEval task, see [`tasks.loading.load_task`], from published files (.txt, or .pkl of
+    RST) or from tables. Without files, the published ones are downloaded from the Hub. `text_rows` reads a .txt file.
     """
     paths = find_files(spec, files) or _download(spec, files.cache_dir)
     return read_splits(spec, paths, files.cache_dir, _READERS | {".txt": text_rows}, not files.are_named)
@@ -146,10 +137,10 @@ def _download(spec: TaskSpec, cache_dir: str | None) -> dict[str, list[str]]:
             "no `path`. Give files: `train_file`, …"
         )
     names = dict(zip(spec.splits, _PICKLED.get(spec.config_name, _TEXT_FILES), strict=True))
+    options = {"repo_type": "dataset", "cache_dir": cache_dir}
     try:
         return {
-            split: [hf_hub_download(spec.path, f"data/{folder}/{name}", repo_type="dataset", cache_dir=cache_dir)]
-            for split, name in names.items()
+            split: [hf_hub_download(spec.path, f"data/{folder}/{name}", **options)] for split, name in names.items()
         }
     except Exception as error:  # no network, no such file, …
         raise UserError(

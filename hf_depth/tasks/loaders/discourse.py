@@ -50,11 +50,10 @@ class DiscourseOptions:
         text_column (`str`, *optional*, defaults to `"text"`): the column with the documents.
         sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
         max_examples_per_document (`int`, *optional*, defaults to 20):
-            The maximum number of examples of a document; `None` for no limit. A document gives at least one example
-            of every label.
+            `None` for no limit. A document gives at least one example of every label.
         test_split_percentage (`float`, *optional*, defaults to 5):
-            The share of documents for the test, if there is no test file. If a model was pre-trained on the same
-            documents, this must not exceed its `validation_split_percentage`. It has then not read them.
+            The share of documents for the test, if there is no test file. A model that was pre-trained on the same
+            documents has not read them, if its `validation_split_percentage` is not smaller.
     """
 
     text_column: str = "text"
@@ -89,10 +88,9 @@ def sentence_ordering(window: Sentences, draw_other: Draw, rng: np.random.Genera
 
 def discourse_coherence(window: Sentences, draw_other: Draw, rng: np.random.Generator) -> list[Example]:
     """
-    Return the sentences as they are (label 1), and with one inner sentence replaced by a foreign one (label 0).
-
-    The foreign sentence comes from the same place in a window of another document, so its place gives no hint.
+    Return the sentences as they are (label 1), and with an inner one replaced by that of another document (label 0).
     """
+    # It comes from the same place in its window, so the place gives no hint.
     other = draw_other(rng)
     place = rng.integers(1, len(window) - 1)
     return [(list(window), 1), ([*window[:place], other[place], *window[place + 1 :]], 0)]
@@ -271,14 +269,7 @@ def _window_of_another(windows: list[list[tuple[str, ...]]], index: int, rng: np
 
 @dataclass(frozen=True)
 class PythonModulesOptions:
-    """
-    The options of the loader of passages from Python's documentation.
-
-    Args:
-        test_split_percentage (`float`, *optional*, defaults to 5):
-            The share of documents to test on. If a model was pre-trained on the default corpus, this must not exceed
-            its `validation_split_percentage`. It has then not read them.
-    """
+    """The options of the loader of passages from Python's documentation, see [`DiscourseOptions`]."""
 
     test_split_percentage: float = HELD_OUT_PERCENTAGE
 
@@ -290,10 +281,9 @@ def load_passages(
     spec: TaskSpec, files: TaskFiles, options: PythonModulesOptions, *, split_seed: int = 42, **_: Any
 ) -> dict[str, Dataset]:
     """
-    Return passages of the default corpus, labeled by their `source`.
+    Return passages of the default corpus, labeled by their `source`; if a file is named, it is read as a table.
 
-    The documents of each source are joined and cut into passages. Repeated passages are left out. No document is in
-    two splits, but a module may be. If a file is named, it is read as a table instead, for example with new passages.
+    No document and no passage is in two splits, but a module may be.
     """
     if files.are_named:
         return read_splits(spec, split_files(spec, files), files.cache_dir)
@@ -320,9 +310,7 @@ def load_passages(
 
 def passages(text: str) -> Iterator[str]:
     """
-    Yield passages of a text, each of as many consecutive sentences as fit into `MAX_PASSAGE`.
-
-    Passages shorter than `MIN_PASSAGE` are left out, and so are sentences longer than `MAX_PASSAGE`.
+    Yield passages of `MIN_PASSAGE` to `MAX_PASSAGE` characters, each of as many consecutive sentences as fit.
 
     >>> [len(passage) for passage in passages(" ".join(["This sentence has forty-two letters in all."] * 9))]
     [263, 131]

@@ -50,12 +50,9 @@ class NaturalInstructionsOptions:
         add_task_definition, num_pos_examples, num_neg_examples, add_explanation, add_task_name:
             What a prompt shows, see [`prompt`].
         tk_instruct (`bool`, *optional*, defaults to `False`):
-            Give each training instance one of `TK_INSTRUCT_PROMPTS`, chosen by `split_seed` and its id. The prompts of
-            validation and test do not change.
-        max_num_instances_per_task (`int`, *optional*, defaults to 100):
-            The maximum number of training instances of a task; `None` for no limit.
-        max_num_instances_per_eval_task (`int`, *optional*, defaults to 100):
-            The maximum number of test instances of a task: the first ones, as in the official evaluation.
+            Give each training instance one of `TK_INSTRUCT_PROMPTS`, chosen by `split_seed` and its id.
+        max_num_instances_per_task, max_num_instances_per_eval_task (`int`, *optional*, default to 100):
+            The maximum number of training instances and of test instances of a task; `None` for no limit.
     """
 
     add_task_definition: bool = True
@@ -125,12 +122,7 @@ def complete_example(
     options: NaturalInstructionsOptions,
     length: Callable[[str], int] | None = None,
 ) -> Mapping[str, Any]:
-    """
-    Add a prompt to a new example that has an `input` and no prompt.
-
-    The example has the fields of its task's file that the prompt shows (`TASK_FIELDS`). `length` counts the tokens of
-    a text.
-    """
+    """Add a prompt to a new example that has an `input`, the fields of its task's file, and no prompt."""
     (column,) = spec.text_column_name
     if example.get(column) is not None or not isinstance(example.get("input"), str):
         return example
@@ -158,9 +150,9 @@ def load(
     """
     Return prompts and references of the official splits, and a validation split.
 
-    There is no official validation split. The instances of a training task are shuffled by `split_seed` and its name.
-    The first ones are for validation, the others for training, except those with an input that is in validation. A
-    test task gives its first instances, as in the official evaluation.
+    The instances of a training task are shuffled by `split_seed` and its name. The first ones are for validation, as
+    there is no official one; the others are for training, but for those with an input that is in validation. A test
+    task gives its first instances, as in the official evaluation.
 
     `dataset_dir` is a copy of the repository with `tasks/*.json` and `splits/default/{train,test}_tasks.txt`. If
     `length` counts the tokens of a text, prompts leave out examples that do not fit into `max_source_length`.
@@ -281,13 +273,9 @@ def _rows(
         end = instance_text(instance["input"])
         fits = _fits(end, spec.max_source_length, length)
         yield {
-            "prompt": prompt(task, instance["input"], **choices, fits=fits),
-            "instance": end,
-            "references": instance["output"],
-            "task": task["Name"],
-            "category": task["Category"],
-            "id": instance["id"],
-            "split": split,
+            **{"prompt": prompt(task, instance["input"], **choices, fits=fits), "instance": end, "split": split},
+            **{"references": instance["output"], "id": instance["id"]},
+            **{"task": task["Name"], "category": task["Category"]},
         }
 
 
