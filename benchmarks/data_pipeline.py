@@ -45,7 +45,6 @@ from hf_depth import (  # noqa: E402
     DataCollatorForDepth,
     DataCollatorForT5SpanCorruption,
     DepthObjective,
-    add_mode_tokens,
     add_sentence_tokens,
 )
 from hf_depth.data.corpus import load_corpus  # noqa: E402
@@ -53,7 +52,7 @@ from hf_depth.data.denoisers import UL2_DENOISERS  # noqa: E402
 from hf_depth.data.noise_lengths import depth_input_and_target_lengths, t5_raw_length  # noqa: E402
 from hf_depth.data.preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor  # noqa: E402
 from hf_depth.data.shards import prepare_shards  # noqa: E402
-from hf_depth.data.tokenization import load_tokenizer  # noqa: E402
+from hf_depth.data.tokenization import add_mode_tokens, load_tokenizer  # noqa: E402
 from hf_depth.data.vocabulary import train_tokenizer  # noqa: E402
 
 PARTS = ("preparation", "collators", "loader")

@@ -42,7 +42,8 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel, T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
-from hf_depth import AdamWScale, DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.training.optimizers import AdamWScale
 
 # d_model, d_ff, layers of encoder and of decoder, heads: those of T5 v1.1, and three that a CPU can do.
 SIZES = SIZES | {"384": (384, 1024, 4, 6), "256": (256, 704, 4, 4), "tiny": (16, 32, 1, 2)}

@@ -13,7 +13,8 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+
+from transformers import set_seed
 
 import hf_depth  # imports each part when it is used: `--help` does not wait for the models
 from hf_depth import TaskTrainingArguments
@@ -25,8 +26,6 @@ from hf_depth.arguments import (
     run_script,
     set_up,
 )
-from hf_depth.errors import UserError
-from hf_depth.training.checkpoints.stopping import end_on_signals
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
@@ -34,22 +33,14 @@ ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     # ---- Arguments ----
     model_args, task_args, training_args, tasks = parse_task_arguments(ARGUMENTS, args, description=__doc__)
-    from transformers import set_seed
-
-    from hf_depth.tasks.spec import EVALUATION_MODES, check_prediction_mode
-    from hf_depth.training.checkpoints.run_description import describe_run
-    from hf_depth.training.model_card import CardContent
-
     set_up(training_args)
     check_run_arguments(model_args, training_args)
-    check_prediction_mode(tasks, training_args.prediction_mode, EVALUATION_MODES)
     model_args.complete()
     if training_args.prediction_mode == "probe":
         return probe(model_args, task_args, training_args, tasks)
 
     # ---- What this run continues ----
-    description = describe_run(model_args, tasks, data_args=(task_args,), script=Path(__file__).name)
-    run = hf_depth.FineTuningRun.find(training_args, description)
+    run = hf_depth.FineTuningRun.of_flags(training_args, model_args, task_args, tasks)
     if run.is_over:
         return None
     set_seed(training_args.seed)
@@ -80,11 +71,11 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
         eval_dataset=splits.eval_dataset(),
         processing_class=tokenizer,
         task_config=splits.task_config,
-        card=CardContent(
-            {"Data": splits.sources | splits.statistics, "Settings": settings},
-            finetuned_from=model_args.model_name_or_path,
-            dataset_tags=splits.hub_datasets,
-        ),
+        card={
+            "sections": {"Data": splits.sources | splits.statistics, "Settings": settings},
+            "finetuned_from": model_args.model_name_or_path,
+            "dataset_tags": splits.hub_datasets,
+        },
     )
 
     # ---- Train, evaluate, predict, save ----
@@ -97,10 +88,6 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
 
 def probe(model_args, task_args, args, tasks) -> None:
     """Instead of fine-tuning, fit small classifiers on the embeddings of a checkpoint, which is not changed."""
-    from hf_depth.evaluation.probing import run_probe
-
-    if model_args.model_name_or_path is None:
-        raise UserError("`--prediction_mode probe` needs a checkpoint: name it by `--model_name_or_path`.")
     tokenizer = model_args.load_tokenizer()
     splits = hf_depth.TaskSplits.load(
         **task_args.for_loading(tasks, cache_dir=model_args.cache_dir),
@@ -110,10 +97,8 @@ def probe(model_args, task_args, args, tasks) -> None:
         seed=args.seed,
     )
     model = hf_depth.load_model(tokenizer=tokenizer, **model_args.for_loading()).to(args.device)
-    steps = {"do_eval": args.do_eval, "do_predict": args.do_predict}
-    run_probe(model, tokenizer, splits, args.probe_options, output_dir=args.output_dir, seed=args.seed, **steps)
+    hf_depth.FineTuningRun.probe(args, model, tokenizer, splits)
 
 
 if __name__ == "__main__":
-    with end_on_signals():
-        run_script(main)
+    run_script(main)

@@ -9,9 +9,9 @@ Pre-train a DEPTH model (span corruption and sentence un-shuffling) or a T5 (spa
 Arguments come from a YAML or JSON file, from flags, or from a file followed by flags that override it.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+
+from transformers import set_seed
 
 import hf_depth  # imports each part when it is used: `--help` does not wait for the models
 from hf_depth import DepthTrainingArguments
@@ -24,7 +24,6 @@ from hf_depth.arguments import (
     run_script,
     set_up,
 )
-from hf_depth.training.checkpoints.stopping import end_on_signals
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
 
@@ -32,12 +31,6 @@ ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingA
 def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     # ---- Arguments ----
     model_args, corpus_args, objective_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__)
-    from transformers import set_seed
-
-    from hf_depth.training.checkpoints.run_description import describe_run
-    from hf_depth.training.console import first_examples, print_examples
-    from hf_depth.training.model_card import CardContent
-
     if corpus_args.preprocessing_only:
         training_args.output_dir = corpus_args.tokenized_dataset_dir
     set_up(training_args)
@@ -48,12 +41,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     check_run_arguments(model_args, training_args)
 
     # ---- What this run continues ----
-    def describe(saved: Mapping[str, Any]) -> dict[str, Any]:
-        corpus_args.keep_commits(saved)
-        return describe_run(model_args, data_args=(corpus_args, objective_args), script=Path(__file__).name)
-
-    run = hf_depth.PretrainingRun.find(training_args, describe)
-    corpus_args.keep_commits(run.description)
+    run = hf_depth.PretrainingRun.of_flags(training_args, model_args, corpus_args, objective_args)
     if run.is_over:
         return None
     set_seed(training_args.seed)
@@ -77,22 +65,19 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
 
     # ---- Model and trainer ----
     model = run.restore(model_args.load_model(tokenizer))
-    collator = objective.collator(**objective_args.for_collating(training_args))
-    if training_args.should_log:
-        print_examples(first_examples(next(iter(data.values()))), collator, tokenizer)
     origin = corpus_args if shards is None else shards
     trainer = hf_depth.DepthTrainer(
         model=model,
         args=training_args,
-        data_collator=collator,
+        data_collator=objective.collator(**objective_args.for_collating(training_args)),
         train_dataset=data.get("train"),
         eval_dataset=data.get("validation"),
         processing_class=tokenizer,
-        card=CardContent(
-            {"Data": {"source": origin.source, **statistics}, "Settings": objective.settings},
-            finetuned_from=model_args.model_name_or_path,
-            dataset_tags=origin.hub_datasets,
-        ),
+        card={
+            "sections": {"Data": {"source": origin.source, **statistics}, "Settings": objective.settings},
+            "finetuned_from": model_args.model_name_or_path,
+            "dataset_tags": origin.hub_datasets,
+        },
     )
 
     # ---- Train, evaluate, predict, save ----
@@ -103,11 +88,8 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
 
 def prepare_only(model_args, corpus_args, objective_args, training_args) -> None:
     """`--preprocessing_only`: write the shards, which are all that is made."""
-    from hf_depth.data.shards import begun_tokenizer_folder
-
     corpus = hf_depth.load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
-    begun = begun_tokenizer_folder(corpus_args.tokenized_dataset_dir)
-    tokenizer = model_args.load_tokenizer(of_data=None if corpus_args.overwrite_cache else begun)
+    tokenizer = model_args.load_tokenizer(of_data=corpus_args.begun_tokenizer)
     if tokenizer is None:
         tokenizer = model_args.train_tokenizer(corpus_args.training_texts(corpus["train"]), training_args)
     objective = objective_args.build(model_args.model_type, tokenizer)
@@ -116,5 +98,4 @@ def prepare_only(model_args, corpus_args, objective_args, training_args) -> None
 
 
 if __name__ == "__main__":
-    with end_on_signals():
-        run_script(main)
+    run_script(main)

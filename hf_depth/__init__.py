@@ -20,11 +20,11 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
         SpanCorruptionObjective,
     )
     from .data.shards import ShardFolder, prepare_shards
-    from .data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
+    from .data.tokenization import add_sentence_tokens, load_tokenizer
     from .data.vocabulary import train_tokenizer
     from .evaluation.embeddings import sentence_embeddings
     from .evaluation.metrics import register_metric
-    from .evaluation.ordering import order_sentences, score_sentence_orders
+    from .evaluation.ordering import order_sentences
     from .evaluation.prediction import TaskPredictor
     from .models.loading import load_model
     from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
@@ -32,8 +32,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .tasks.registry import DATASET_VALS, get_task, register_task
     from .tasks.spec import TaskSpec
     from .tasks.splits import TaskSplits
-    from .training.optimizers import AdamWScale
-    from .training.runs import FineTuningRun, PretrainingRun, Run
+    from .training.runs import FineTuningRun, PretrainingRun
     from .training.task_trainer import TaskTrainer
     from .training.trainer import DepthTrainer
     from .training.training_args import DepthTrainingArguments, TaskTrainingArguments
@@ -52,11 +51,11 @@ _MODULES = {
         "SpanCorruptionObjective",
     ),
     "data.shards": ("ShardFolder", "prepare_shards"),
-    "data.tokenization": ("add_mode_tokens", "add_sentence_tokens", "load_tokenizer"),
+    "data.tokenization": ("add_sentence_tokens", "load_tokenizer"),
     "data.vocabulary": ("train_tokenizer",),
     "evaluation.embeddings": ("sentence_embeddings",),
     "evaluation.metrics": ("register_metric",),
-    "evaluation.ordering": ("order_sentences", "score_sentence_orders"),
+    "evaluation.ordering": ("order_sentences",),
     "evaluation.prediction": ("TaskPredictor",),
     "models.loading": ("load_model",),
     "models.modeling_depth": ("DepthForConditionalGeneration", "T5ForConditionalGeneration"),
@@ -64,8 +63,7 @@ _MODULES = {
     "tasks.registry": ("DATASET_VALS", "get_task", "register_task"),
     "tasks.spec": ("TaskSpec",),
     "tasks.splits": ("TaskSplits",),
-    "training.optimizers": ("AdamWScale",),
-    "training.runs": ("FineTuningRun", "PretrainingRun", "Run"),
+    "training.runs": ("FineTuningRun", "PretrainingRun"),
     "training.task_trainer": ("TaskTrainer",),
     "training.trainer": ("DepthTrainer",),
     "training.training_args": ("DepthTrainingArguments", "TaskTrainingArguments"),

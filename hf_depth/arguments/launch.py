@@ -13,6 +13,7 @@ import transformers
 
 from ..credentials import without_credentials
 from ..errors import UserError, user_message
+from .signals import end_on_signals
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -31,7 +32,8 @@ RANK_VARIABLES = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}  # of a process th
 def run_script(main: Callable[[], Any]) -> None:
     """
     Run a script. A mistake of the user, as `hf_depth.errors` tells it, ends it with one message and exit status 2. Any
-    other error keeps its traceback, and so does a mistake with the environment variable HF_DEPTH_TRACEBACK=1.
+    other error keeps its traceback, and so does a mistake with the environment variable HF_DEPTH_TRACEBACK=1. Signals
+    end it as [`end_on_signals`] says.
 
     Args:
         main: the script's main function.
@@ -46,15 +48,16 @@ def run_script(main: Callable[[], Any]) -> None:
     elif hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for letters that the encoding of a terminal lacks
         sys.stdout.write, sys.stdout.flush = _lasting(sys.stdout.write), _lasting(sys.stdout.flush)
-    try:
-        main()
-        return
-    except Exception as error:
-        message = user_message(error)
-        if message is None or os.environ.get(SHOW_TRACEBACK, "0") != "0":
-            raise
-    # Not inside `except`: the model and its process group, which the traceback holds, are freed before the exit.
-    stop(message)
+    with end_on_signals():
+        try:
+            main()
+            return
+        except Exception as error:
+            message = user_message(error)
+            if message is None or os.environ.get(SHOW_TRACEBACK, "0") != "0":
+                raise
+        # Not inside `except`: the model and its process group, which the traceback holds, are freed before the exit.
+        stop(message)
 
 
 def _lasting(method: Callable[..., Any]) -> Callable[..., Any]:

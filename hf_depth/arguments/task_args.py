@@ -144,6 +144,7 @@ def parse_task_arguments(
         `SystemExit`: as of [`parse_arguments`].
     """
     from ..tasks.registry import training_tasks
+    from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
 
     parsed = parse_arguments(dataclass_types, args, description=description)
     model_args, task_args, *_ = parsed
@@ -155,6 +156,10 @@ def parse_task_arguments(
         config = saved if saved and trained <= set(saved.task_names) else None
     if config is not None:
         parsed = parse_arguments(dataclass_types, args, description=description, defaults=task_defaults(config))
+    model_args, _, training_args = parsed
+    check_prediction_mode(tasks, training_args.prediction_mode, EVALUATION_MODES)
+    if training_args.prediction_mode == "probe" and model_args.model_name_or_path is None:
+        raise UserError("`--prediction_mode probe` needs a checkpoint: name it by `--model_name_or_path`.")
     return *parsed, tasks
 
 

@@ -340,7 +340,8 @@ class MixtureOfDenoisersObjective(_T5Objective):
         more: as for [`SpanCorruptionObjective`], but for the noise. Windows fit whatever denoiser is drawn.
 
     >>> from datasets import Dataset
-    >>> from hf_depth import MixtureOfDenoisersObjective, add_mode_tokens, train_tokenizer
+    >>> from hf_depth import MixtureOfDenoisersObjective, train_tokenizer
+    >>> from hf_depth.data.tokenization import add_mode_tokens
     >>> documents = Dataset.from_dict({"text": ["The dog barked at the cat."]})
     >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
     >>> objective = MixtureOfDenoisersObjective(add_mode_tokens(tokenizer, ["[R]", "[S]", "[X]"]))

@@ -165,7 +165,7 @@ def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) ->
     Raises:
         `ValueError`: if the vocabulary has one of them with another meaning.
 
-    >>> from hf_depth import add_mode_tokens, train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
     >>> size = len(tokenizer)
     >>> tokenizer = add_mode_tokens(tokenizer, ["[R]", "[S]", "[R]"])

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from .checkpoints.stopping import STOP_SIGNALS
+from ..arguments.signals import STOP_SIGNALS
 from .evaluation import longest_first
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ class AdamWScale(Optimizer):
     Source: https://github.com/PiotrNawrot/nanoT5, whose scaling is that of Shazeer and Stern (2018), section 8.
 
     >>> import torch
-    >>> from hf_depth import AdamWScale
+    >>> from hf_depth.training.optimizers import AdamWScale
     >>> matrix = torch.nn.Parameter(torch.full((2, 2), 0.5))
     >>> optimizer = AdamWScale([matrix], lr=0.01)
     >>> matrix.sum().backward()

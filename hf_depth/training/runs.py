@@ -5,7 +5,7 @@ writes the model card. Both example scripts use its subclasses [`PretrainingRun`
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from transformers import (
 from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import PredictionOutput
 
+from ..arguments.data_args import CorpusArguments, ObjectiveArguments
+from ..arguments.model_args import ModelArguments
+from ..arguments.task_args import TaskArguments
 from ..credentials import without_credentials
 from ..data.tokenization import load_tokenizer
 from ..disk import one_error_for_a_full_disk
@@ -30,6 +33,8 @@ from ..evaluation.plots import plot_losses, plot_unshuffling
 from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
+from ..tasks.spec import TaskSpec
+from ..tasks.splits import TaskSplits
 from .callbacks import LastEvaluation
 from .checkpoints.resuming import (
     alone_in_output_dir,
@@ -43,16 +48,17 @@ from .checkpoints.run_description import (
     check_same_run,
     describe_data,
     describe_evaluation,
+    describe_run,
     describe_training,
     saved_description,
 )
 from .checkpoints.saving import write_model_manifest
 from .checkpoints.stopping import stop_on_signals
-from .console import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
+from .console import REPORTED_METRICS, before_and_after, first_examples, print_examples, print_unshuffled
 from .evaluation import by_name
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
-from .training_args import DepthTrainingArguments
+from .training_args import DepthTrainingArguments, TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +76,8 @@ class Run:
         checkpoint: the checkpoint to continue from, if any.
 
     >>> import tempfile
-    >>> from hf_depth import DepthTrainingArguments, Run
+    >>> from hf_depth import DepthTrainingArguments
+    >>> from hf_depth.training.runs import Run
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = Run.find(DepthTrainingArguments(folder, do_train=True, use_cpu=True), {"objective": "prefix_lm"})
     >>> run.checkpoint is None, run.is_over  # a new run: `run.execute(trainer)` trains, evaluates and saves
@@ -301,6 +308,35 @@ class PretrainingRun(Run):
     {'do_train': False, 'do_eval': True, 'do_predict': False}
     """
 
+    @classmethod
+    def of_flags(
+        cls,
+        args: DepthTrainingArguments,
+        model_args: ModelArguments,
+        corpus_args: CorpusArguments,
+        objective_args: ObjectiveArguments,
+    ) -> "PretrainingRun":
+        """[`Run.find`] for flags. A run that continues reads the commits of the Hub with which it began."""
+
+        def describe(saved: Mapping[str, Any]) -> dict[str, Any]:
+            corpus_args.keep_commits(saved)
+            return describe_run(model_args, data_args=(corpus_args, objective_args), script="pretrain_t5.py")
+
+        run = cls.find(args, describe)
+        corpus_args.keep_commits(run.description)
+        return run
+
+    def execute(
+        self,
+        trainer: DepthTrainer,
+        test_dataset: Any = None,
+        statistics: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> None:
+        given = [data for data in (trainer.train_dataset, trainer.eval_dataset, test_dataset) if data is not None]
+        if given and self.args.should_log:
+            print_examples(first_examples(given[0]), trainer.data_collator, trainer.processing_class)
+        super().execute(trainer, test_dataset, statistics)
+
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         metrics = self.final_metrics(trainer, statistics)
         trainer.save_metrics("eval", metrics)
@@ -342,6 +378,27 @@ class FineTuningRun(Run):
     >>> run.description
     {'task': 'glue/rte'}
     """
+
+    @classmethod
+    def of_flags(
+        cls,
+        args: TaskTrainingArguments,
+        model_args: ModelArguments,
+        task_args: TaskArguments,
+        tasks: Sequence[TaskSpec],
+    ) -> "FineTuningRun":
+        """[`Run.find`] for flags."""
+        return cls.find(args, describe_run(model_args, tasks, data_args=(task_args,), script="fine_tune_t5.py"))
+
+    @staticmethod
+    def probe(
+        args: TaskTrainingArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: TaskSplits
+    ) -> None:
+        """Instead of fine-tuning, fit small classifiers on the embeddings of a model, which is not changed."""
+        from ..evaluation.probing import run_probe
+
+        steps = {"do_eval": args.do_eval, "do_predict": args.do_predict}
+        run_probe(model, tokenizer, splits, args.probe_options, output_dir=args.output_dir, seed=args.seed, **steps)
 
     def train(self, trainer: TaskTrainer, statistics: Mapping[str, int]) -> None:
         super().train(trainer, {"examples": len(trainer.train_dataset), **statistics})

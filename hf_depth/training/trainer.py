@@ -126,7 +126,8 @@ class DepthTrainer(Seq2SeqTrainer):
             set with a column `text`; to evaluate on also a mapping of names to such.
         objective ([`Objective`]): prepares raw text, corrupts it, and gives tokenizer, collator and kind of model. A
             class stands for its default settings.
-        card ([`CardContent`]): what the model card states beside what the trainer knows.
+        card: what the model card states beside what the trainer knows: its `sections`, such as `{"Data": {…}}`, and
+            arguments of `Trainer.create_model_card`.
 
     >>> from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments
     >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
@@ -162,7 +163,7 @@ class DepthTrainer(Seq2SeqTrainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         *more: Any,
         objective: Objective | type[Objective] | None = None,
-        card: CardContent | None = None,
+        card: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         if not isinstance(args, self.args_class):
@@ -177,14 +178,14 @@ class DepthTrainer(Seq2SeqTrainer):
             processing_class = objective.tokenizer if processing_class is None else processing_class
             train_dataset = prepared(train_dataset, "train", objective, args)
             eval_dataset = prepared(eval_dataset, "validation", objective, args)
-            card = CardContent({"Settings": objective.settings}) if card is None else card
+            card = {"sections": {"Settings": objective.settings}} if card is None else card
             if data_collator is None:
                 data_collator = objective.collator(seed=args.seed if args.data_seed is None else args.data_seed)
         model = loaded(model, args, objective, processing_class, data_collator)
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, *more, **kwargs)
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
-        self.card = card
+        self.card = None if card is None else CardContent(**card)
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self.last_good_step = 0  # at which the loss was known to be finite
         self.save_total_limit = self.args.save_total_limit  # see `_settings_of_training`

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor
 
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import DataCollatorForDepth, order_sentences, score_sentence_orders
+from hf_depth import DataCollatorForDepth, order_sentences
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids, sentinel_token_ids
-from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor
+from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor, score_sentence_orders
 from tiny_training import rows, tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)

@@ -15,10 +15,9 @@ from hf_depth import (
     TaskSplits,
     TaskTrainer,
     TaskTrainingArguments,
-    add_mode_tokens,
     load_model,
 )
-from hf_depth.data.tokenization import TextEncoder, add_sentinels, sentinel_token_ids
+from hf_depth.data.tokenization import TextEncoder, add_mode_tokens, add_sentinels, sentinel_token_ids
 from hf_depth.evaluation.embeddings import sentence_embeddings
 from hf_depth.evaluation.minimal_pairs import score_minimal_pairs
 from hf_depth.models.stock import vocabulary_size

@@ -13,8 +13,7 @@ from absl.testing import parameterized
 from transformers import TrainerCallback
 
 from helpers import process_environment, run_in_two_processes
-from hf_depth.training.checkpoints import stopping
-from hf_depth.training.checkpoints.stopping import REQUEUE_STATUS, Interrupted, end_on_signals
+from hf_depth.arguments.signals import REQUEUE_STATUS, STOP_SIGNALS, Interrupted, end_on_signals
 from hf_depth.training.runs import Run
 from tiny_training import RunTestCase, parameters, trainer
 
@@ -140,13 +139,13 @@ class StopOnSignalsTest(SignalTestCase):
         self.assertEqual(self.checkpoints(), ["checkpoint-2"])
 
     def test_handlers_are_as_before_when_training_has_ended(self):
-        before = [signal.getsignal(signum) for signum in stopping.STOP_SIGNALS]
+        before = [signal.getsignal(signum) for signum in STOP_SIGNALS]
         with self.assertRaises(Interrupted):
             self.execute(Kill("on_step_begin"))
         with mock.patch.object(Kill, "kill", side_effect=ZeroDivisionError), self.assertRaises(ZeroDivisionError):
             self.execute(Kill("on_step_begin"))
         self.execute()
-        self.assertEqual([signal.getsignal(signum) for signum in stopping.STOP_SIGNALS], before)
+        self.assertEqual([signal.getsignal(signum) for signum in STOP_SIGNALS], before)
 
     def test_a_run_that_began_anew_is_told_its_own_checkpoint(self):
         with self.assertRaises(Interrupted) as caught:
@@ -201,7 +200,7 @@ class EndOnSignalsTest(SignalTestCase):
 IMPORTING = """\
 import os, sys, time
 from pathlib import Path
-from hf_depth.training.checkpoints.stopping import end_on_signals
+from hf_depth.arguments.signals import end_on_signals
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
 (folder / f"started-{rank}").touch()
