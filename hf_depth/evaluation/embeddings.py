@@ -19,8 +19,6 @@ from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
 from .inference import batches_by_length, check_has_order, encode_documents, evaluating, not_finite, padded
 
-POOLINGS = ("sentence_token", "mean")
-
 
 def sentence_embeddings(
     model: PreTrainedModel,
@@ -68,7 +66,10 @@ def sentence_embeddings(
     number = model.get_encoder().config.get_text_config().num_hidden_layers + 1
     if not -number <= layer < number:
         raise UserError(f"`layer` must be between {-number} and {number - 1} (0: the token embeddings), got {layer}.")
-    pooling = _pooling(model, pooling)
+    poolings = ("sentence_token", "mean") if has_sentence_tokens(model.config) else ("mean",)
+    pooling = pooling or poolings[0]
+    if pooling not in poolings:
+        raise UserError(f"`pooling` must be one of {', '.join(poolings)} for {type(model).__name__}, got {pooling!r}.")
     check_sentence_tokens(model, tokenizer)
     if isinstance(texts, str):
         is_one, splitter = True, get_sentence_splitter(sentence_language)
@@ -89,16 +90,6 @@ def sentence_embeddings(
                 if not found[place].isfinite().all():
                     raise not_finite(f"An embedding of document {place}", model)
     return found[0] if is_one else found
-
-
-def _pooling(model: PreTrainedModel, pooling: str | None) -> str:
-    has_them = has_sentence_tokens(model.config)
-    pooling = pooling or ("sentence_token" if has_them else "mean")
-    if pooling not in POOLINGS:
-        raise UserError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}.")
-    if pooling == "sentence_token" and not has_them:
-        raise UserError("`pooling` sentence_token is for a DEPTH model: a T5 has no sentence tokens. Use mean.")
-    return pooling
 
 
 def _lay_out(

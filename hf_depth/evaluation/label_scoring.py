@@ -81,10 +81,7 @@ def score_labels(
 
 
 def check_finite_scores(scores: np.ndarray | Sequence[Sequence[float]], model: PreTrainedModel | None = None) -> None:
-    """
-    Raise `FloatingPointError` if a score is not finite: of NaN, `argmax` is the first label. [`score_labels`] does
-    not look at them itself, which would wait for a device.
-    """
+    """Raise `FloatingPointError` if a score is not finite: of NaN, `argmax` is the first label."""
     if not np.isfinite(scores).all():
         raise not_finite("The score of a label", model)
 

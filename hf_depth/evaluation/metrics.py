@@ -1,17 +1,10 @@
 """
 The metrics of tasks: a table of functions of scikit-learn, scipy, rouge-score, sacrebleu and SQuAD.
 
-Generated text that is none of the labels is unparseable: it is of the class `UNPARSED`, which no example has. So it is
-always wrong:
-
-- accuracy: wrong.
-- F1, precision and recall of two classes: it counts as the class that the example does not have, as in T5. Otherwise,
-  in place of a negative prediction, it would cost nothing.
-- F1, precision and recall of more classes: missed for the example's class, found for none. Averages are over the
-  classes that occur among the labels or the predictions.
-- Matthews correlation: a class of its own.
-- Pearson and Spearman correlation: the number -1, as in T5. (A number on the scale between two labels is parsed as the
-  nearest, see [`TaskSpec.parse`].)
+Generated text that is none of the labels is of the class `UNPARSED`, which no example has. So it is always wrong: for
+accuracy and correlation of classes as a class of its own, for correlation of numbers as the number -1, as in T5. For
+F1, precision and recall of two classes it counts as the class that the example does not have, as in T5, as in place of
+a negative prediction it would otherwise cost nothing; of more classes it is missed for the example's class.
 """
 
 import importlib.util
@@ -246,20 +239,15 @@ def register_metric(
         key (`str`, *optional*): the name; by default that of the function or metric.
         kind (`str`):
             What is compared. `"ids"`, for tasks with labels: arrays of the numbers of classes, -1 for an unparseable
-            prediction. A function that takes `num_labels` gets their number. One that takes `sample_weight` also
-            scores majority and chance, with an array of weights (`None` for the model). `"values"`, for tasks on
-            numbers: arrays of numbers. `"texts"`, for free-form tasks: texts, and a list of references for each.
+            prediction. A function that takes `num_labels` gets their number; one that takes `sample_weight` also
+            scores majority and chance. `"values"`: arrays of numbers. `"texts"`, for free-form tasks: texts, and a
+            list of references for each.
         scale (`float`, *optional*, defaults to 1.0): what is reported is so many times what the function returns.
         baseline (`float`, *optional*): of `"values"`, what guessing and always the same number score.
         hub_name (`str`, *optional*): the name of the metric on the Hub, for the model card.
         overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key.
 
-    Returns:
-        [`TaskMetric`]
-
-    Raises:
-        `ValueError`: if there is no such kind, or if the name is that of another metric, or of something else that
-            an evaluation reports.
+    Returns [`TaskMetric`]. Raises `ValueError` if there is no such kind, or the name is taken.
 
     >>> from hf_depth import TaskSpec, register_metric
     >>> def within_one(predictions, references):

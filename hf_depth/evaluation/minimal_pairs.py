@@ -68,17 +68,10 @@ def load_minimal_pairs(benchmark: str = "blimp", cache_dir: str | None = None) -
 
 def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pair]]:
     """
-    The pairs of files of JSON lines with `sentence_good` and `sentence_bad`, as BLiMP has them.
+    The pairs of files of JSON lines with `sentence_good` and `sentence_bad`, or of folders of such `.jsonl` files, by
+    the name of the file without its end, such as `adjunct_island`.
 
-    Args:
-        paths (`Iterable[str]`): files, or folders of `.jsonl` files.
-
-    Returns:
-        `dict[str, list[tuple[str, str]]]`: the pairs of each file by its name without `.jsonl`, such as
-        `adjunct_island`.
-
-    Raises:
-        `ValueError`: naming file and line, if it is no pair; if there is no such file, or two files have one name.
+    Raises `ValueError` naming file and line, if it is no pair; if there is no such file, or two files have one name.
     """
     tasks: dict[str, list[Pair]] = {}
     for path in map(Path, paths):
@@ -181,14 +174,8 @@ def fill_log_probabilities(
     The encoder reads `before <extra_id_0> behind </s>`, and the target is `<extra_id_0> filling </s>`; of a DEPTH
     model `<eosen> <sent_0> before <extra_id_0> behind <eosen> </s>` and `<sent_0> <extra_id_0> filling <eosen> </s>`.
 
-    Args:
-        blanks (`Sequence[tuple]`): token ids before each blank, those that fill it, and those behind it.
-        has_sentinel (`bool`, *optional*, defaults to `True`):
-            Whether a sentinel stands for the blank, and before its filling. Without, the model goes on with the text.
-        model, tokenizer, batch_size: see [`score_minimal_pairs`], as for what is raised.
-
-    Returns:
-        `list[float]`: one for each blank.
+    `blanks` are token ids before each blank, those that fill it, and those behind it. Without `has_sentinel`, no
+    sentinel stands for the blank, and the model goes on with the text. For the others see [`score_minimal_pairs`].
     """
     check_sentence_tokens(model, tokenizer)
     rows = _rows(model, tokenizer, blanks, has_sentinel)

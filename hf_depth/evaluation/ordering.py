@@ -54,8 +54,7 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
             What the encoder reads, on the device of the model. Each row may be decoded as several beams.
         max_new_tokens (`int`, *optional*, defaults to 0):
             How many tokens may be generated, the start token not counted: spans end in time for the other sentences.
-            An example may have as many as its target with empty spans takes, even if they are more. Pass the attribute
-            `max_new_tokens`, the largest number of the batch, on to `generate()`.
+            A target with empty spans is always allowed. Pass the attribute `max_new_tokens` on to `generate()`.
 
     >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
     >>> from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor
@@ -298,10 +297,7 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
 
 
 def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:
-    """
-    The logarithm of the mean of the probabilities of each order over the arrangements, whose inputs are given. Each
-    input is encoded once.
-    """
+    """The logarithm of the mean probability of each order over the arrangements, whose inputs are given."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer))
     of_arrangements = []
     for source, arrangement in zip(sources, arrangements, strict=True):

@@ -28,13 +28,7 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
     - `confusion_matrix_<task>_<split>.png`: for tasks of at most 40 labels, if examples are labeled.
 
     Where there are several benchmarks, their names stand in front of the tasks', and their submissions in folders.
-
-    Args:
-        folder (`str` or `os.PathLike`): is made.
-        evaluations (`Iterable[TaskEvaluation]`): such as `trainer.evaluations.values()`.
-
-    Returns:
-        `list[Path]`: the files of predictions.
+    Returns the files of predictions.
     """
     written, evaluations = [], list(evaluations)
     one_benchmark = len({evaluation.dataset.spec.benchmark for evaluation in evaluations}) == 1
@@ -113,18 +107,10 @@ def write_submission(
     Write the predictions for a test set as the server of the benchmark reads them: the header
     `index<TAB>prediction`, then a row per example, ordered by index.
 
-    A server rejects a file with anything but labels, so an unparseable prediction becomes the first label (the lowest
-    number). How many there were is logged.
+    A server rejects a file with anything but labels, so an unparseable prediction becomes the first label. How many
+    there were is logged. `indices` are those of the examples (GLUE's column `idx`); by default they count up from 0.
 
-    Args:
-        folder (`str` or `os.PathLike`): is made.
-        spec (`TaskSpec`): the task.
-        split (`str`): one of the task's `test_splits`.
-        predicted_ids (`Sequence[int]`): the class of each example.
-        indices (`Sequence[int]`, *optional*): of the examples (GLUE's column `idx`); by default they count up from 0.
-
-    Returns:
-        `Path`, *optional*: the file, named by the task; `None` if there is no such file for this split.
+    Returns the file, named by the task; `None` if there is no such file for this split.
     """
     files = dict(zip(spec.test_splits, spec.submission_names, strict=False))
     if split not in files:

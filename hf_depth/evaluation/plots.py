@@ -117,24 +117,21 @@ def plot_unshuffling(
 ) -> None:
     """
     Draw un-shuffling accuracies, with their 95 % Wilson score intervals, over the number of sentences and over
-    position, for all examples and for shuffled ones.
+    position: of shuffled examples or, if there are none, of all.
 
     Args:
-        accuracies (`Mapping`): what [`unshuffling_accuracy`] returns, by the way of generating (`free`,
-            `constrained`).
+        accuracies (`Mapping`): what [`unshuffling_accuracy`] returns, by the way of generating (a key of `DECODINGS`).
         path (`str` or `Path`): file to write, `.png`.
     """
-    most = max(len(accuracy["all"]["by_position"]) for accuracy in accuracies.values())
-    figure = _new_figure(max(9, most + 2), 6.5)
-    for row, examples in zip(figure.subplots(2, 2, sharey=True), ("all", "shuffled"), strict=True):
-        for axes, kind, key, measure in (
-            (row[0], "by_number_of_sentences", "sentences", "exact order"),
-            (row[1], "by_position", "position", "right sentence"),
-        ):
-            _draw_accuracies(axes, {name: accuracy[examples][kind] for name, accuracy in accuracies.items()}, key)
-            axes.set(xlabel=f"{key} (n: examples)", ylabel="share", ylim=(0, 1.02))
-            axes.set_title(f"{measure}, {examples} examples")
-            axes.grid(alpha=0.3)
+    first = next(iter(accuracies.values()))
+    examples = "shuffled" if first["shuffled"]["by_position"] else "all"
+    figure = _new_figure(max(9, len(first["all"]["by_position"]) + 2), 3.5)
+    kinds = (("by_number_of_sentences", "sentences", "exact order"), ("by_position", "position", "right sentence"))
+    for axes, (kind, key, measure) in zip(figure.subplots(1, 2, sharey=True), kinds, strict=True):
+        _draw_accuracies(axes, {name: accuracy[examples][kind] for name, accuracy in accuracies.items()}, key)
+        axes.set(xlabel=f"{key} (n: examples)", ylabel="share", ylim=(0, 1.02))
+        axes.set_title(f"{measure}, {examples} examples")
+        axes.grid(alpha=0.3)
     figure.suptitle("bars: 95 % Wilson score intervals", fontsize=10)
     figure.savefig(path, dpi=110)
 
@@ -145,20 +142,13 @@ def _draw_accuracies(axes: "Axes", series: Mapping[str, Sequence[Mapping]], key:
         shift = 0.06 * (number - (len(series) - 1) / 2)  # so that bars do not cover each other
         points = [(entry[key] + shift, entry["accuracy"], *entry["interval"]) for entry in entries]
         x, y, low, high = np.array(points).reshape(-1, 4).T
-        label = _counted(DECODINGS[name], entries, "accuracy")
-        axes.errorbar(x, y, np.maximum([y - low, high - y], 0), fmt="o-", markersize=4, capsize=3, label=label)
+        bars = np.maximum([y - low, high - y], 0)
+        axes.errorbar(x, y, bars, fmt="o-", markersize=4, capsize=3, label=DECODINGS[name])
     x = [entry[key] for entry in entries]  # the same for each series, as are chance and the number of examples
-    label = _counted("random order", entries, "chance")
-    axes.plot(x, [entry["chance"] for entry in entries], "x--", color="gray", label=label)
+    axes.plot(x, [entry["chance"] for entry in entries], "x--", color="gray", label="random order")
     axes.set_xticks(x, [f"{entry[key]}\nn={entry['examples']:,}" for entry in entries], fontsize=8)
     if entries:
         axes.legend(fontsize="small")
-
-
-def _counted(name: str, entries: Sequence[Mapping], accuracy: str) -> str:
-    """What is right of all, in the words of a legend."""
-    right = sum(entry[accuracy] * entry["examples"] for entry in entries)
-    return f"{name}: {right:,.0f} of {sum(entry['examples'] for entry in entries):,}"
 
 
 # ---- Confusion ------------------------------------------------------------------------------------------------------

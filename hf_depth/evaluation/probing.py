@@ -2,10 +2,10 @@
 Probes: what a classifier reads of a model's frozen sentence embeddings, without fine-tuning, beside what it reads of a
 bag of words and of the same model with random weights.
 
-Source: Chen, Chu and Gimpel (2019), "Evaluation Benchmarks and Learning Criteria for Discourse-Aware Sentence
-Representations", arXiv 1909.00142, sections 3 and 5, and the code of the authors: each sentence is embedded by itself,
-the embeddings of an example are put together as its task wants it, and a logistic regression is fitted, for discourse
-coherence a network with one hidden layer.
+Each sentence is embedded by itself, the embeddings of an example are put together as its task wants it, and a logistic
+regression is fitted, for discourse coherence a network with one hidden layer.
+
+Source: Chen, Chu and Gimpel (2019), arXiv 1909.00142, sections 3 and 5, and the code of the authors.
 """
 
 import copy
@@ -85,10 +85,7 @@ class ProbeOptions:
 
 
 class EmbeddingFeatures:
-    """
-    Features of a model's embeddings of the text columns, those that `spec.probe_features` names: float32 of shape
-    `(num_examples, num_features)`, normalized by what `fit_transform` has seen.
-    """
+    """The `spec.probe_features` of a model's embeddings (N, F), float32, normalized by what `fit_transform` saw."""
 
     title = "embeddings"  # in the log, as in the table of scores
     regularization = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # its inverse, from strong to weak
@@ -154,9 +151,8 @@ def _normalizer(name: str) -> Any:
 class BagOfWords:
     """
     For each text column the tf-idf weights of its tokens, one column beside the other. The tokens are those of the
-    model's tokenizer, so that every language has some. `dimensions` is for a hidden layer, which would have as many
-    rows as the vocabulary: each text gets at most so many, by a singular value decomposition (latent semantic
-    analysis), whose randomness is that of `seed`.
+    model's tokenizer, so that every language has some. For a hidden layer, each text gets at most `dimensions` of
+    them, by a singular value decomposition (latent semantic analysis).
     """
 
     title = "bag of words"
@@ -204,8 +200,7 @@ class BagOfWords:
 class Probe:
     """
     A classifier of a task's classes, chosen on validation examples: a logistic regression with the regularization that
-    scores best, or, if the task has `probe_hidden_units`, a network with one hidden layer after its best epoch. `seed`
-    is that of a network, and of the examples that are held out for a task without validation examples.
+    scores best, or, if the task has `probe_hidden_units`, a network with one hidden layer after its best epoch.
     """
 
     def __init__(self, spec: TaskSpec, featurizer: EmbeddingFeatures | BagOfWords, seed: int = 42):
@@ -261,11 +256,8 @@ class Probe:
             yield f"C={inverse:g}", classifier.set_params(C=inverse).fit(features, labels)
 
     def _networks(self, features: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, Any]]:
-        """
-        A network after each epoch, or after several if an epoch has few steps. Its units are rectified: the logistic
-        ones of DiscoEval are all but linear at the start, and learn what single texts say by heart before they compare
-        texts.
-        """
+        """A network after each epoch, or after several if an epoch has few steps."""
+        # Its units are rectified: the logistic ones of DiscoEval learn single texts by heart before they compare them.
         from sklearn.neural_network import MLPClassifier
 
         batch_size = min(BATCH_SIZE, len(labels))
@@ -374,12 +366,8 @@ def probe_tasks(
 ) -> list[TaskEvaluation]:
     """
     [`probe_task`] for each task of loaded splits, which need not be prepared. A task without training data (GLUE's
-    `ax`) is predicted by the probe of the task that it is trained on.
-
-    Args:
-        splits (`TaskSplits`): the data.
-        do_eval, do_predict (`bool`, *optional*, default to `True`): whether validation and test splits are predicted.
-        model, tokenizer, options, seed: see [`probe_task`], as for what is raised.
+    `ax`) is predicted by the probe of the task that it is trained on. `do_eval` and `do_predict` say whether
+    validation and test splits are predicted.
     """
     evaluations = []
     trained = {
@@ -412,11 +400,7 @@ def run_probe(
 ) -> list[TaskEvaluation]:
     """
     [`probe_tasks`], with the files and the table of a fine-tuning run: metrics in `eval_results.json`,
-    `predict_results.json` and `all_results.json`, and what [`write_outputs`] writes.
-
-    Args:
-        output_dir (`str` or `os.PathLike`): is made.
-        model, tokenizer, splits, options, kwargs: see [`probe_tasks`].
+    `predict_results.json` and `all_results.json`, and what [`write_outputs`] writes to `output_dir`.
     """
     evaluations = probe_tasks(model, tokenizer, splits, options, **kwargs)
     folder = Path(output_dir)

@@ -28,13 +28,10 @@ def compute_task_metrics(
     Score predictions by the metrics of their task. Unlabeled examples are left out.
 
     Args:
-        spec (`TaskSpec`): the task.
         rows (`Dataset` or `Sequence[Mapping]`): the examples, with the task's label column.
         texts (`Sequence[str]`, *optional*): the generated texts, one per example.
         predicted_ids (`Sequence[int]`, *optional*): instead of texts the class of each example.
-        train_label_ids (`Iterable[int]`, *optional*):
-            Classes of the training examples, among which the majority class is counted. By default it is counted in
-            `rows`.
+        train_label_ids (`Iterable[int]`, *optional*): those of `rows` by default; the most frequent is the majority.
 
     Returns:
         `dict[str, float]`: each of the task's metrics, in 0..1 but for correlations (-1..1) and metrics whose `scale`
@@ -48,8 +45,7 @@ def compute_task_metrics(
 
         Where no example is labeled (GLUE's test sets) there is nothing but `unparsed_fraction`.
 
-    Raises:
-        `ValueError`: if there is not one generated text (or class) for each example.
+    Raises `ValueError` if there is not one generated text (or class) for each example.
     """
     given = texts if predicted_ids is None else predicted_ids
     if given is None or len(given) != len(rows):
@@ -175,14 +171,7 @@ class TaskPredictions:
 
 @dataclass
 class TaskEvaluation:
-    """
-    What an evaluation found.
-
-    Args:
-        dataset (`TaskDataset`): what was evaluated.
-        predictions (`TaskPredictions`): what was predicted, in the order of `dataset.rows`.
-        metrics (`dict[str, float]`): the scores, by names without a prefix.
-    """
+    """What an evaluation found: predictions in the order of `dataset.rows`, scores by names without a prefix."""
 
     dataset: TaskDataset
     predictions: TaskPredictions

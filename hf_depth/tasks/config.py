@@ -65,10 +65,6 @@ class TaskConfig:
             raise UserError(f"The model has several tasks: choose one by `task`. They are: {listed(self.task_names)}.")
         raise UserError(f"The model has no task {name!r}.{suggestion(name, self.task_names, 'tasks')}")
 
-    def replace(self, **changes: Any) -> "TaskConfig":
-        """Return a copy with other values of some fields."""
-        return replace(self, **changes)
-
     # ---- As a file --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,11 +95,8 @@ class TaskConfig:
         """
         Read the `task_config.json` of a fine-tuned model, a folder or a name on the Hub.
 
-        `hub_arguments` are those of `cached_file`, such as `revision`, `token`, `cache_dir`, `local_files_only`.
-
-        Raises:
-            `ValueError`: if the file is missing or cannot be read.
-            `OSError`: if the folder or repository does not exist, or the Hub cannot be reached.
+        `hub_arguments` are those of `cached_file`, such as `revision`. Raises `ValueError` if the file is missing or
+        cannot be read, `OSError` if there is no such folder or repository, or the Hub cannot be reached.
         """
         config = find_task_config(name_or_path, **hub_arguments)
         if config is None:
@@ -144,10 +137,10 @@ def merge_task_configs(configs: Sequence[TaskConfig]) -> TaskConfig | None:
         return None
     tasks = list(dict.fromkeys(task for config in configs for task in config.tasks))
     options = {name: values for config in configs for name, values in config.loader_options.items()}
-    merged = {config.replace(tasks=tuple(tasks[:1]), loader_options={}) for config in configs}
+    merged = {replace(config, tasks=tuple(tasks[:1]), loader_options={}) for config in configs}
     if len(merged) > 1 or len({task.full_name for task in tasks}) < len(tasks):
         return None
-    return configs[0].replace(tasks=tuple(tasks), loader_options=options)
+    return replace(configs[0], tasks=tuple(tasks), loader_options=options)
 
 
 def prompt_format(task: TaskSpec) -> str:

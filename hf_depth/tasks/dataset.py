@@ -124,10 +124,8 @@ class TaskDataset(torch.utils.data.Dataset):
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:
     """
-    Name data sets as [`TaskTrainer`] takes them.
-
-    A single data set is returned as it is. Several splits of one task are named by split. With several tasks, the
-    name is the task, followed by the split if the task has several: `mnli_validation_matched`.
+    Name data sets as [`TaskTrainer`] takes them: by split, by task, or by both, such as `mnli_validation_matched`. A
+    single data set is returned as it is.
     """
     if len(datasets) == 1:
         return datasets[0]

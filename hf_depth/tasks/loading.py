@@ -106,12 +106,8 @@ def load_task(
             Counts the tokens of a text, see `TaskPreprocessor.length`. Some loaders leave out what does not fit.
         file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
 
-    Returns:
-        `dict[str, Dataset]`: maps the name of each split to its examples, see [`tasks.rows.check_rows`].
-
-    Raises:
-        `ValueError`: if something is wrong with files, columns, texts, labels or options. The message names the file
-            and the line or row.
+    Returns the examples of each split by its name, see [`tasks.rows.check_rows`]. Raises `ValueError` if something is
+    wrong with files, columns, texts, labels or options. The message names the file and the line or row.
     """
     spec = get_task(task) if isinstance(task, str) else task
     files = replace(files or TaskFiles(), **file_arguments)
@@ -186,11 +182,7 @@ def read_new_examples(
             Examples with the text columns of the task or its `column_aliases`. A list of texts is joined. If the task
             has one text column, an example may be a plain text. A path is a file as for training, or a glob. For
             Natural Instructions, an example may have `input` and fields of its task file, such as `Definition`.
-        spec (`TaskSpec`): the task.
         options, length, cache_dir: as for [`load_task`].
-
-    Returns:
-        `dict[str, list[str]]`: the texts of each text column, and `instance` if the examples have it.
 
     >>> from hf_depth import get_task
     >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))

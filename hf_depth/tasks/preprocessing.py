@@ -199,11 +199,7 @@ def prepare_task(
     overwrite_cache: bool = False,
     desc: str = "Preparing examples",
 ) -> Dataset:
-    """
-    Turn the examples of a task into the columns of its [`TaskPreprocessor`]. A cached result is used again.
-
-    Raises `ValueError` if the label column is a `ClassLabel` that numbers the classes differently from the task.
-    """
+    """Turn the examples of a task into the columns of its [`TaskPreprocessor`]. A cached result is used again."""
     check_class_order(rows, preprocessor.spec)
     return rows.map(
         preprocessor,
@@ -273,9 +269,7 @@ def _num_tokens(parts: list[list[list[int]]]) -> int:
 def encode_labels(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> torch.LongTensor:
     """
     Return the ids of the labels, each closed by `</s>`, padded with -100: `(number of labels, longest label)`, int64.
-
-    Raises:
-        `ValueError`: if the vocabulary cannot write a label without `<unk>`, or gives two labels the same ids.
+    Raises `ValueError` if the vocabulary cannot write a label without `<unk>`, or gives two labels the same ids.
     """
     encoded = [[*ids, tokenizer.eos_token_id] for ids in TextEncoder(tokenizer)(list(labels))]
     seen = {}

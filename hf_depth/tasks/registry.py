@@ -39,14 +39,9 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
 
     Args:
         name (`str`): the name of the task, such as `"rte"`, or with its benchmark `"glue/rte"`.
-        benchmark (`str`, *optional*):
-            Needed if several benchmarks have a task of that name.
+        benchmark (`str`, *optional*): needed if several benchmarks have a task of that name.
 
-    Returns:
-        `TaskSpec`: the task.
-
-    Raises:
-        `ValueError`: if there is no such task; suggests similar names.
+    Raises `ValueError` if there is no such task; suggests similar names.
 
     >>> get_task("glue/mrpc").metric_names
     ('f1', 'accuracy')
@@ -109,11 +104,7 @@ def register_task(
         benchmark, name (`str`, *optional*): used if the dictionary has none.
         overwrite (`bool`, *optional*, defaults to `False`): replace another task of that name.
 
-    Returns:
-        `TaskSpec`: the task.
-
-    Raises:
-        `ValueError`: if a field is wrong, or the benchmark has another task of that name.
+    Raises `ValueError` if a field is wrong, or the benchmark has another task of that name.
 
     >>> entry = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
     >>> task = register_task(entry, benchmark="mine", name="tone")
@@ -156,11 +147,7 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
     Add the tasks of a YAML file to `DATASET_VALS`.
 
     The file holds one task, a list of tasks, or `benchmark: {task: {…}}`. A task without `benchmark` belongs to
-    `"custom"`.
-
-    Raises:
-        `ValueError`: if the file is not YAML (names the line) or a field is wrong (names the field).
-        `FileNotFoundError`: if the file does not exist.
+    `"custom"`. Raises `ValueError` if the file is not YAML (names the line) or a field is wrong.
     """
     try:
         content = yaml.load(Path(path).read_bytes(), UniqueKeyLoader)

@@ -267,15 +267,7 @@ class TaskSplits:
         """
         Turn all examples into token ids, see [`TaskPreprocessor`]. Cached results are used again.
 
-        `statistics` and the log tell how many examples were too long and how many tokens are unknown.
-
-        Args:
-            tokenizer, sentence_tokens: as for [`TaskPreprocessor`].
-            num_proc (`int`, *optional*): the number of processes.
-            overwrite_cache (`bool`, *optional*, defaults to `False`): ignore cached results.
-
-        Returns:
-            `TaskSplits`: itself.
+        `statistics` and the log tell how many examples were too long and how many tokens are unknown. Returns itself.
         """
         self._tokenizer = tokenizer
         self.statistics = {}
@@ -308,13 +300,7 @@ class TaskSplits:
     def train_dataset(
         self, mixing_maximum: int = 65_536, mixing_temperature: float = 1.0, seed: int | None = None
     ) -> Dataset:
-        """
-        Return the prepared training examples. Several tasks are mixed, see [`mix_tasks`].
-
-        Args:
-            mixing_maximum, mixing_temperature (*optional*): see [`mixing_rates`].
-            seed (`int`, *optional*): the seed of the mixture; by default the `seed` of the splits.
-        """
+        """Return the prepared training examples. Several tasks are mixed, see [`mix_tasks`] and [`mixing_rates`]."""
         self._check_prepared()
         trained = [part for part in self.parts if part.spec.train_split in part.prepared]
         if not trained:

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,7 @@ class TaskTrainer(DepthTrainer):
             return None
         names = ("prediction_mode", "length_normalize_scores", "generation_num_beams")
         settings = {name: getattr(self.args, name) for name in names}
-        return task_config.replace(generation_max_length=self.generation_max_length, **settings)
+        return replace(task_config, generation_max_length=self.generation_max_length, **settings)
 
     def longest_target(self) -> int | None:
         """Tokens of the longest label, or target, of the data set that is evaluated."""

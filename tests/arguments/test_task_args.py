@@ -1,7 +1,7 @@
 """Flags of tasks: which tasks they name, and what they become for the loaders."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from absl.testing import parameterized
 
@@ -106,7 +106,7 @@ class ModelTasksTest(RegistryTestCase):
     def test_a_task_without_training_data_is_predicted_as_the_one_that_the_model_was_trained_on(
         self, names, flags, expected
     ):
-        config = self.config.replace(tasks=(get_task("glue/mnli"),), prediction_mode="score_labels")
+        config = replace(self.config, tasks=(get_task("glue/mnli"),), prediction_mode="score_labels")
         config.save_pretrained(self.folder)
         flags = ["--benchmark", "glue", "--dataset_name", *names, *flags]
         flags += ["--model_name_or_path", str(self.folder), "--output_dir", str(self.folder)]

@@ -72,8 +72,8 @@ class EmbeddingsTest(parameterized.TestCase):
         self.assert_close(first, second)
 
     @parameterized.parameters(
-        ("t5", {"pooling": "sentence_token"}, "a T5 has no sentence tokens"),
-        ("depth", {"pooling": "max"}, "`pooling` must be one of sentence_token, mean, got 'max'"),
+        ("t5", {"pooling": "sentence_token"}, "`pooling` must be one of mean for T5ForCond.*, got 'sentence_token'"),
+        ("depth", {"pooling": "max"}, "`pooling` must be one of sentence_token, mean for .*, got 'max'"),
         ("depth", {"layer": 3}, "`layer` must be between -3 and 2"),
         ("depth", {"texts": "It rains.", "sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
         ("t5", {"texts": {"It rains.", "It pours."}}, "`texts` must be a list, got .* a set has no order"),

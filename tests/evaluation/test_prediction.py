@@ -1,5 +1,6 @@
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -200,7 +201,7 @@ class FolderTest(parameterized.TestCase):
     def test_what_a_run_saves_says_how_its_examples_were_prepared(self):
         splits = prepared_splits("depth", {RTE: rte_rows(5), QUESTIONS: questions(4)}, max_source_length=24)
         run = fine_tune(self.folder, "depth", splits, prediction_mode="generate", generation_num_beams=3)
-        expected = splits.task_config.replace(generation_num_beams=3)
+        expected = replace(splits.task_config, generation_num_beams=3)
         checkpoint = Path(self.folder, "checkpoint-12")
         for folder in (self.folder, checkpoint):
             self.assertEqual(TaskConfig.from_pretrained(folder), expected)

@@ -86,5 +86,5 @@ class TaskConfigTest(parameterized.TestCase):
         one, other = TaskConfig((rte,), True), TaskConfig((questions,), True)
         self.assertIsNone(merge_task_configs([]))
         self.assertEqual(merge_task_configs([one, other, one]), TaskConfig((rte, questions), True))
-        self.assertIsNone(merge_task_configs([one, other.replace(sentence_language="de")]))
-        self.assertIsNone(merge_task_configs([one, one.replace(tasks=(replace(rte, max_source_length=9),))]))
+        self.assertIsNone(merge_task_configs([one, replace(other, sentence_language="de")]))
+        self.assertIsNone(merge_task_configs([one, replace(one, tasks=(replace(rte, max_source_length=9),))]))

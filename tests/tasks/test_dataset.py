@@ -28,7 +28,7 @@ class CollatorTest(parameterized.TestCase):
                 "labels": np.array([7, 8, 1]),
                 "num_cut_tokens": 0,
                 "index": 3,
-                "text": "y",
+                "text": "",
             },
         ]
         batch = DataCollatorForTasks(TOKENIZER)(rows)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -358,7 +359,7 @@ class TaskCardTest(TrainingTestCase):
 
     def test_of_several_tasks_the_code_names_one(self):
         made = task_trainer(self.folder, *FINE_TUNED["classifier"])
-        made.task_config = made.task_config.replace(tasks=(*made.task_config.tasks, QUESTIONS))
+        made.task_config = replace(made.task_config, tasks=(*made.task_config.tasks, QUESTIONS))
         made.create_model_card()
         self.assertIn("task='glue/rte')", python_blocks(self.folder)[0])
 
