@@ -21,6 +21,24 @@ EVALUATION_SEED = 42
 ModelSource = str | os.PathLike | PreTrainedConfig
 
 
+def with_objective(
+    objective: Objective | type[Objective],
+    args: TrainingArguments,
+    model: Any,
+    data_collator: Callable[..., Any] | None,
+    train_dataset: Any,
+    eval_dataset: Any,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> tuple[Objective, Callable[..., Any], Any, Any, PreTrainedTokenizerBase]:
+    """The objective of a trainer, and what it makes of text: its collator, both data sets, and its tokenizer."""
+    objective = with_tokenizer(objective, tokenizer, model)
+    train_dataset = prepared(train_dataset, "train", objective, args)
+    eval_dataset = prepared(eval_dataset, "validation", objective, args)
+    if data_collator is None:
+        data_collator = objective.collator(seed=args.seed if args.data_seed is None else args.data_seed)
+    return objective, data_collator, train_dataset, eval_dataset, tokenizer or objective.tokenizer
+
+
 # ---- Text and models ------------------------------------------------------------------------------------------------
 
 
@@ -66,16 +84,7 @@ def loaded(
 
 
 def prepared(dataset: Any, split: str, objective: Objective, args: TrainingArguments) -> Any:
-    """
-    A data set as it is, or what the objective makes of its text; of a stream to train on an endless one.
-
-    Args:
-        dataset: a list of texts, or a data set with a column `text`; to evaluate on also a mapping of names to such.
-            Anything else is taken for prepared examples.
-        split: `"train"` or `"validation"`.
-        objective: what prepares text.
-        args: with the seed of the order of a stream.
-    """
+    """A data set as it is, or what the objective makes of its text; of a stream to train on an endless one."""
     if isinstance(dataset, Mapping) and split != "train":
         return {name: prepared(part, split, objective, args) for name, part in dataset.items()}
     name = "train_dataset" if split == "train" else "eval_dataset"

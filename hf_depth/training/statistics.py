@@ -198,7 +198,7 @@ def example_statistics(
     labels: torch.Tensor,
     token_losses: torch.Tensor,
     config: PreTrainedConfig,
-    sentence_loss_coefficient: float = 1.0,
+    coefficient: float = 1.0,
     predictions: torch.Tensor | None = None,
     num_cut_tokens: torch.Tensor | None = None,
     decoder_segment_ids: torch.Tensor | None = None,
@@ -229,8 +229,8 @@ def example_statistics(
         shuffled = shuffled_segments(input_ids, labels, decoder_segment_ids, config).sum(1)
     loss = token_losses.detach().double()
     loss_sum = loss.sum(1)
-    if sentence_loss_coefficient != 1:
-        loss_sum = loss_sum + (sentence_loss_coefficient - 1) * (loss * is_sentence_token(labels, config)).sum(1)
+    if coefficient != 1:
+        loss_sum = loss_sum + (coefficient - 1) * (loss * is_sentence_token(labels, config)).sum(1)
     values = {
         "examples": examples,
         "tokens": counted.sum(1),

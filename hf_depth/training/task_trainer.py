@@ -1,7 +1,6 @@
 """[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,11 +53,6 @@ class TaskTrainer(DepthTrainer):
         task_config ([`TaskConfig`]): the tasks and how their examples were prepared: `task_config.json` of each saved
             model, from which [`TaskPredictor`] reads it. By default that of `eval_dataset`.
         kwargs: the other arguments of [`DepthTrainer`], but none that replaces its loss or the metrics of the tasks.
-
-    Raises:
-        `TypeError`: if `args` or a data set is of another class, or there is no tokenizer.
-        `ValueError`: if examples are not prepared as the model needs them, with its tokenizer; if labels are to be
-            scored for a free-form task.
 
     >>> import tempfile
     >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
@@ -222,22 +216,14 @@ class TaskTrainer(DepthTrainer):
         index = inputs.pop("index")
         loss = self.batch_loss(model, inputs, ignore_keys) if "labels" in inputs else None
         if self._scores_labels():
-            return loss, self._label_scores(inputs), index
+            ids, mask, means = inputs["input_ids"], inputs["attention_mask"], self.args.length_normalize_scores
+            with torch.no_grad(), self.autocast():
+                return loss, score_labels(self.model, ids, mask, self._label_ids, length_normalized=means), index
         settings = generation_settings(self, self._gen_kwargs | gen_kwargs)
         return loss, generate(self, model, inputs, **settings), index
 
     def _scores_labels(self) -> bool:
         return self.args.prediction_mode == "score_labels"
-
-    def _label_scores(self, inputs) -> torch.Tensor:
-        with torch.no_grad(), self.autocast():
-            return score_labels(
-                self.model,
-                inputs["input_ids"],
-                inputs["attention_mask"],
-                self._label_ids,
-                length_normalized=self.args.length_normalize_scores,
-            )
 
     def summary(self, sums: EvaluationSums) -> dict[str, float]:
         """The exact loss; the accuracies of the tokens would be those of teacher forcing."""
@@ -258,9 +244,3 @@ class TaskTrainer(DepthTrainer):
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
         texts = decode_generated(self.processing_class, outputs)
         return TaskPredictions(texts, None if dataset.spec.labels is None else dataset.spec.parse_all(texts))
-
-    def write_model(self, folder: str | os.PathLike, with_arguments: bool = False) -> None:
-        """As a [`DepthTrainer`] does, and `task_config.json`."""
-        super().write_model(folder, with_arguments)
-        if self.args.should_save and self.task_config is not None:
-            self.task_config.save_pretrained(folder)

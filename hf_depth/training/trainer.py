@@ -16,7 +16,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.modeling_outputs import ModelOutput
-from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metrics
 
 from ..data.base_objective import Objective
@@ -30,11 +29,10 @@ from .callbacks import RunTotals, TrainingFlow
 from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
 from .checkpoints.saving import (
     check_loss,
-    check_parameters,
     completed_checkpoints,
     remove_unfinished,
-    replace_model,
     save_checkpoint,
+    save_model,
 )
 from .checkpoints.stopping import end_processes
 from .compatibility import check_packed_rows, check_trainer
@@ -58,8 +56,7 @@ from .inputs import (
     loaded,
     metadata_collators,
     objective_collators,
-    prepared,
-    with_tokenizer,
+    with_objective,
 )
 from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, optimizer_settings
@@ -108,14 +105,12 @@ class DepthTrainer(Seq2SeqTrainer):
 
     - The loss is `(sum of reconstruction losses + sentence_loss_coefficient * sum of sentence losses) / N`, with N the
       number of labels of the whole global batch: gradient accumulation and the number of processes do not change it.
-      Stock classes of transformers are trained with the same loss.
-    - Training logs have the losses of sentence tokens and of all other labels, rates and fractions. Evaluation adds
-      accuracies and their chance levels; its loss is a mean over labels, not over batches.
-    - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`; exact order
-      and Kendall's tau are reported, by number of sentences and by position in the attribute `unshuffling`.
-    - Evaluation corrupts the same way each time. Its batches are of examples of similar length, the longest first,
-      unless `compute_metrics` reads their order. Examples with metadata are evaluated without them, and once more with
-      them: `eval_with_metadata_loss`, ….
+    - Logs have the losses of sentence tokens and of all other labels. Evaluation adds accuracies and their chance
+      levels; its loss is a mean over labels.
+    - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`. The
+      attribute `unshuffling` has the accuracies by number of sentences and by position.
+    - Evaluation corrupts the same way each time. Examples with metadata are evaluated without them, and once more
+      with them: `eval_with_metadata_loss`, ….
     - A checkpoint is complete or invisible, and never of weights or losses that are not finite.
 
     The arguments are those of [`Seq2SeqTrainer`], and:
@@ -174,13 +169,10 @@ class DepthTrainer(Seq2SeqTrainer):
         if data_collator is None and objective is None:
             raise UserError("`data_collator` is missing: give `objective`, or its collator, `objective.collator()`.")
         if objective is not None:
-            objective = with_tokenizer(objective, processing_class, model)
-            processing_class = objective.tokenizer if processing_class is None else processing_class
-            train_dataset = prepared(train_dataset, "train", objective, args)
-            eval_dataset = prepared(eval_dataset, "validation", objective, args)
+            objective, data_collator, train_dataset, eval_dataset, processing_class = with_objective(
+                objective, args, model, data_collator, train_dataset, eval_dataset, processing_class
+            )
             card = {"sections": {"Settings": objective.settings}} if card is None else card
-            if data_collator is None:
-                data_collator = objective.collator(seed=args.seed if args.data_seed is None else args.data_seed)
         model = loaded(model, args, objective, processing_class, data_collator)
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, *more, **kwargs)
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
@@ -207,8 +199,8 @@ class DepthTrainer(Seq2SeqTrainer):
         for callback in (self.totals, TrainingFlow(self), self.monitor):
             self.add_callback(callback)
         check_trainer(self)
-        if hasattr(self.accelerator.unwrap_model(self.model), "peft_config") and self.args.use_adapter_optimizer():
-            logger.info(f"An adapter is trained by {self.args.optim.value}, unless an optimizer is given.")
+        if hasattr(self.accelerator.unwrap_model(self.model), "peft_config"):
+            self.args.use_adapter_optimizer()
         if self.is_fsdp_enabled:
             leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
         self.set_up(self.model)
@@ -253,10 +245,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
     @property
     def generation_max_length(self) -> int | None:
-        """
-        What is generated at most, in tokens with the start token: as the arguments say, else as long as the longest
-        target, but never more than the decoder has places for. `None` where `generate()` decides.
-        """
+        """What is generated at most, in tokens with the start token; `None` where `generate()` decides."""
         length, places = self.args.generation_max_length, self.places["labels"]
         if length is None and self.args.generation_config is not None:
             length = self.model.generation_config.max_length
@@ -293,6 +282,8 @@ class DepthTrainer(Seq2SeqTrainer):
         # Trials of a search, of which several may run at the same time, have folders of their own.
         alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
         with alone, completed_checkpoints(), self._settings_of_training():
+            # `Trainer` warns of weights that a checkpoint lacks, and tied ones are saved once.
+            self.model._keys_to_ignore_on_save = set(getattr(self.model, "all_tied_weights_keys", ()))
             if self.args.should_save:
                 remove_unfinished(self.args.output_dir)
             if resume_from_checkpoint is True:
@@ -371,12 +362,11 @@ class DepthTrainer(Seq2SeqTrainer):
         The sum of the weighted losses of this batch, divided by `num_items_in_batch`: the labels of the global batch.
 
         `inputs` are `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and what else the
-        collator writes: numbers (B,) that are only counted, and the segment ids of packed rows. A model of this
-        package returns its logits in training with `skip_logits=False`.
+        collator writes. A model of this package returns its logits in training with `skip_logits=False`.
 
         For P processes that average tokens (`average_tokens_across_devices`) the sum is times P, since gradients are
-        averaged over them. A term that a subclass adds is to be scaled likewise, `P * term.sum() /
-        num_items_in_batch`; it is not in `eval_loss`, by which models compare.
+        averaged over them. A term that a subclass adds is scaled likewise, `P * term.sum() / num_items_in_batch`; it
+        is not in `eval_loss`, by which models compare.
         """
         inputs = dict(inputs)
         read = {name: inputs.pop(name) for name in (*COUNTED, "stream_position") if name in inputs}
@@ -394,17 +384,15 @@ class DepthTrainer(Seq2SeqTrainer):
         needs_gradients = return_outputs and model.training
         with self.autocast():
             loss, token_losses, outputs = weighted_loss(model, inputs, weights, self._weights_losses, needs_gradients)
-        names = ("input_ids", "attention_mask", "labels", "decoder_segment_ids")
-        tensors = {name: inputs.get(name) for name in names}
-        tensors |= {"token_losses": token_losses, "num_cut_tokens": num_cut_tokens}
+        predictions = None
         if not model.training:
             predictions = outputs.get("predictions")
-            tensors["predictions"] = outputs["logits"].argmax(-1) if predictions is None else predictions
+            predictions = outputs["logits"].argmax(-1) if predictions is None else predictions
+        tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "labels", "decoder_segment_ids")}
+        tensors |= {"token_losses": token_losses, "num_cut_tokens": num_cut_tokens, "predictions": predictions}
         if self.sums_device.type != loss.device.type:  # accelerate's `cuda` is `cuda:0` of a tensor
             tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
-        statistics = example_statistics(
-            **tensors, config=config, sentence_loss_coefficient=self.args.sentence_loss_coefficient
-        )
+        statistics = example_statistics(**tensors, config=config, coefficient=self.args.sentence_loss_coefficient)
         if model.training:
             self.monitor.add_batch(read)
             self.reading.note(read)
@@ -441,31 +429,9 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def save_model(self, output_dir: str | os.PathLike | None = None, _internal_call: bool = False) -> None:
         """As `Trainer.save_model`; files are replaced as a whole, when all are on the disk and weights are finite."""
-        check_parameters(self)
-        if output_dir is not None and Path(output_dir) != Path(self.args.output_dir):
-            self.write_model(output_dir, with_arguments=_internal_call)  # of a checkpoint
-        else:
-            replace_model(self, self.write_model)
+        save_model(self, output_dir, of_checkpoint=_internal_call)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
-
-    def write_model(self, folder: str | os.PathLike, with_arguments: bool = False) -> None:
-        """
-        Write the files of the model to a folder, on each process that saves. `training_args.bin`, a pickle of all
-        settings with `hub_token` among them, stays only in checkpoints.
-        """
-        model = self.accelerator.unwrap_model(self.model)
-        if self.args.save_on_each_node:  # `save_pretrained` of transformers 5.24 writes on the first process only
-            model.should_save_on_this_rank = lambda is_main_process: is_main_process
-        try:
-            super().save_model(str(folder), _internal_call=True)
-        finally:
-            vars(model).pop("should_save_on_this_rank", None)
-        if self.args.should_save and hasattr(model, "peft_config"):
-            model.config.save_pretrained(folder)  # what kind of model the adapter is of
-            Path(folder, "README.md").unlink(missing_ok=True)  # PEFT's, instead of which a run writes its card
-        if self.args.should_save and not with_arguments:
-            Path(folder, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
         """Write `README.md`; the arguments of `Trainer.create_model_card` replace what `card` says."""
@@ -525,9 +491,8 @@ class DepthTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """
-        As `Trainer.evaluation_loop`, without the examples that fill up the last batch of several processes. Examples
-        with metadata are read without them; the metrics are those of this, and of another loop that reads them.
-        Amid a training, random numbers go on behind it as before: when a run is evaluated does not change its dropout.
+        As `Trainer.evaluation_loop`, over each example once. Examples with metadata are read without them, and once
+        more with them. Random numbers of a training go on behind it as before.
         """
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
         devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
@@ -563,10 +528,7 @@ class DepthTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-        """
-        As [`Seq2SeqTrainer.prediction_step`], with the weighted loss, and without `compute_metrics` no logits, which
-        would pile up. With `predict_with_generate`, the order in what is generated is added to the sums.
-        """
+        """As [`Seq2SeqTrainer.prediction_step`]; logits, which would pile up, only for `compute_metrics`."""
         if "encoder_segment_ids" in inputs:
             raise UserError(
                 "The evaluation data are packed, but metrics count examples and `generate()` takes one per row. "

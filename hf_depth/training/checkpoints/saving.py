@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import gather_object
-from transformers import TrainerState
+from transformers import Seq2SeqTrainer, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from ...disk import (
@@ -173,32 +173,57 @@ def completed_checkpoints() -> Iterator[None]:
 # ---- The model at the end -------------------------------------------------------------------------------------------
 
 
-def replace_model(trainer: "DepthTrainer", write: Callable[[str], None]) -> None:
+def save_model(trainer: "DepthTrainer", output_dir: str | os.PathLike | None, of_checkpoint: bool) -> None:
     """
-    Replace the model in `output_dir` when all files of the new one are on the disk, and note these in `model_files`.
+    Save the model of a trainer to a folder, by default `args.output_dir`. All processes call this at the same time.
 
-    Args:
-        write (`Callable`): writes the model to a given folder. All processes call it.
+    There, files are replaced when all of the new ones are on the disk, and noted in `model_files`. The pickle
+    `training_args.bin`, which holds `hub_token`, stays only in checkpoints.
 
     Raises:
+        `FloatingPointError`: if a weight is not finite. Nothing is saved then.
         `OSError`: in one line, if the disk is full. The earlier model stays.
     """
-    output_dir = Path(trainer.args.output_dir)
-    aside = output_dir / UNFINISHED_FOLDER / "model"
+    check_parameters(trainer)
+    final = Path(trainer.args.output_dir)
+    if output_dir is not None and Path(output_dir) != final:
+        _write_model(trainer, Path(output_dir), of_checkpoint)
+        return
+    aside = final / UNFINISHED_FOLDER / "model"
     with _one_error_for_a_full_disk(trainer):
         if trainer.args.should_save:
             shutil.rmtree(aside, ignore_errors=True)
-        write(str(aside))
+        _write_model(trainer, aside)
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             trainer.accelerator.wait_for_everyone()  # each process may write a part
         if trainer.args.should_save:
             trainer.model_files = file_entries(aside, list_files(aside), sync=True)
             for name in trainer.model_files:
-                Path(output_dir, name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(aside / name, output_dir / name)
-            sync_folder(output_dir)
+                Path(final, name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(aside / name, final / name)
+            sync_folder(final)
             shutil.rmtree(aside)
             _remove_if_empty(aside.parent)
+
+
+def _write_model(trainer: "DepthTrainer", folder: Path, with_arguments: bool = False) -> None:
+    """As `Trainer.save_model`, with `task_config.json`, on each process that saves."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if trainer.args.save_on_each_node:  # `save_pretrained` of transformers 5.24 writes on the first process only
+        model.should_save_on_this_rank = lambda is_main_process: is_main_process
+    try:
+        Seq2SeqTrainer.save_model(trainer, str(folder), _internal_call=True)
+    finally:
+        vars(model).pop("should_save_on_this_rank", None)
+    if not trainer.args.should_save:
+        return
+    if hasattr(model, "peft_config"):
+        model.config.save_pretrained(folder)  # what kind of model the adapter is of
+        Path(folder, "README.md").unlink(missing_ok=True)  # PEFT's, instead of which a run writes its card
+    if getattr(trainer, "task_config", None) is not None:
+        trainer.task_config.save_pretrained(folder)
+    if not with_arguments:
+        Path(folder, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
 
 def write_model_manifest(trainer: "DepthTrainer") -> None:

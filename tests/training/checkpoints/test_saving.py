@@ -19,7 +19,6 @@ from hf_depth.training.checkpoints import saving
 from hf_depth.training.checkpoints.manifest import damage
 from hf_depth.training.checkpoints.saving import (
     completed_checkpoints,
-    replace_model,
     rotate,
     wait_until_on_disk,
     write_model_manifest,
@@ -354,15 +353,16 @@ class RotationTest(WritingTestCase):
 
 
 class ModelTest(WritingTestCase):
-    def write(self, folder: str):
-        Path(folder).mkdir(parents=True)
+    def write(self, trainer, folder: Path):
+        folder.mkdir(parents=True)
         save_file({"weight": torch.arange(10.0)}, Path(folder, "model.safetensors"))
         Path(folder, "config.json").write_text("{}")
 
     def test_files_replace_files_and_leave_the_others(self):
         (self.folder / "notes.txt").write_text("a user's own")
         (self.folder / "config.json").write_text("old")
-        replace_model(self.trainer, self.write)
+        with mock.patch.multiple(saving, check_parameters=lambda trainer: None, _write_model=self.write):
+            saving.save_model(self.trainer, None, of_checkpoint=False)
         write_model_manifest(self.trainer)
         self.assertEqual(self.names(), ["config.json", "manifest.json", "model.safetensors", "notes.txt"])
         self.assertEqual((self.folder / "config.json").read_text(), "{}")
