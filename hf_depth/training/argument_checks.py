@@ -36,30 +36,19 @@ RANGES = {
 # Arguments of transformers that would have no effect or a wrong one: the values they may have, and why.
 UNSUPPORTED = {
     "label_smoothing_factor": ((0.0,), "the trainers weight one cross-entropy for each label"),
-    "neftune_noise_alpha": (
-        (None, 0.0),
-        "it adds noise to the output of the model's embedding, but encoder and decoder of a T5 have their own",
-    ),
+    "neftune_noise_alpha": ((None, 0.0), "it finds no embedding of encoder and decoder of a T5"),
     **dict.fromkeys(
         ("bf16_full_eval", "fp16_full_eval"),
         ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
     ),
-    "restore_callback_states_from_checkpoint": (
-        (False,),
-        "it would replace the callbacks that continue the run, which restore their states themselves",
-    ),
+    "restore_callback_states_from_checkpoint": ((False,), "callbacks of this package restore their states themselves"),
     "enable_jit_checkpoint": (
         (False,),
-        "it saves in the middle of a step, so a resumed run would give another result. On SIGTERM and SIGUSR1 a `Run` "
-        "saves a checkpoint at the end of the step",
+        "it saves in the middle of a step. On SIGTERM and SIGUSR1 a `Run` saves at the end of the step",
     ),
 }
 UNSUPPORTED_IN_FINE_TUNING = {
-    "predict_with_generate": (
-        (True,),
-        "scores of fine-tuning never come from teacher forcing. For scores without generating, use `prediction_mode` "
-        "score_labels",
-    ),
+    "predict_with_generate": ((True,), "`prediction_mode` score_labels gives scores without generating"),
 }
 
 
@@ -75,13 +64,7 @@ def check_json(args: TrainingArguments) -> None:
 
 
 def check_supported(args: TrainingArguments, unsupported: dict[str, tuple[tuple[Any, ...], str]]) -> None:
-    """
-    Raise `ValueError` if an argument has a value that is not supported.
-
-    Args:
-        args (`TrainingArguments`): the arguments.
-        unsupported (`dict`): maps an argument to the values it may have and the reason.
-    """
+    """Raise `ValueError` if an argument has a value that is not supported."""
     for name, (allowed, reason) in unsupported.items():
         if (value := getattr(args, name)) not in allowed:
             raise UserError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")

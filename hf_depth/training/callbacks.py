@@ -19,12 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """
-    Stops after evaluations without a better score; a resumed run also counts those before its checkpoint.
-
-    `restore_callback_states_from_checkpoint` of `Trainer` would restore the old patience and threshold as well,
-    although the arguments may ask for others.
-    """
+    """Stops after evaluations without a better score; a resumed run also counts those before its checkpoint."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
@@ -69,10 +64,8 @@ class LastEvaluation(TrainerCallback):
 
 class RunTotals(TrainerCallback, ExportableState):
     """
-    What a run adds up from its first step on, whatever was interrupted: a part of `trainer_state.json`.
-
-    These are `loss`, the sum of the losses of all steps (a mean over the processes), `first_step`, after which it
-    begins, `monitor`, the state of the [`StepMonitor`], and `sources`, what was seen of each source of a mixture.
+    What a run adds up from its first step on, in `trainer_state.json`: the sum of losses after `first_step`, the state
+    of the [`StepMonitor`], and what was seen of each source of a mixture.
     """
 
     def __init__(self):
@@ -119,9 +112,8 @@ class TrainingFlow(TrainerCallback):
     """
     When a trainer logs, evaluates and saves, and what it does when a training begins and ends.
 
-    - What is due at the end of an epoch is done at its last step, and the checkpoint of that step is written after all
-      of it. `Trainer` would save first: a run that is killed then goes on with the next epoch, and lacks the rest.
-      (Which step is the last one of a pass over a stream is not known: there it is done after the pass.)
+    - What is due at the end of an epoch is done at its last step (of a stream, after the pass), and the checkpoint of
+      that step is written after all of it. `Trainer` would save first: a run that is killed then lacks the rest.
     - The last step of all is saved unless nothing is, also with `save_strategy="best"` and when training ends early:
       otherwise the same command would train again from an earlier checkpoint on.
     - With `load_best_model_at_end`, the best model is saved also between `save_steps`.

@@ -37,10 +37,7 @@ EXAMPLES_TO_CHECK = 100  # few, as a data set may prepare each example when it i
 def check_trainer(trainer: "DepthTrainer") -> None:
     """Raise `ValueError` if a part of a trainer would have no effect, or would train another model than asked for."""
     if trainer.compute_loss_func is not None:
-        raise UserError(
-            "`compute_loss_func` would never be called: the loss is weighted by `sentence_loss_coefficient`. "
-            f"Override `compute_loss` in a subclass of {type(trainer).__name__}."
-        )
+        raise UserError(f"`compute_loss_func` is never called: override `compute_loss` of {type(trainer).__name__}.")
     halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
     if halves and not trainer.is_deepspeed_enabled:  # DeepSpeed updates a float32 copy
         logger.warning(
@@ -141,7 +138,6 @@ def check_evaluation_data(
 
 
 def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
-    """Raise if examples are not prepared for the model."""
     first = next(iter(dataset), None)
     if first is None:
         return
@@ -172,7 +168,7 @@ def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Ma
 
 
 def check_direction_of_metric(trainer: "DepthTrainer") -> None:
-    """Raise `ValueError` if `greater_is_better` contradicts the metric. Otherwise, the worst model would be kept."""
+    """Raise `ValueError` if `greater_is_better` contradicts the metric: the worst model would be kept."""
     args = trainer.args
     if args.metric_for_best_model is None or trainer.eval_dataset is None:
         return

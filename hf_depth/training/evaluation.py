@@ -38,7 +38,7 @@ class EvaluationSums:
     What an evaluation adds up over all examples of all processes, in float64. Its size does not grow with them.
 
     >>> sums = EvaluationSums(torch.device("cpu"))
-    >>> sums.add(torch.ones(3, len(STATISTICS), dtype=torch.float64))
+    >>> sums.statistics += torch.ones(3, len(STATISTICS)).sum(0)
     >>> sums.metrics()["loss"]
     1.0
     """
@@ -46,14 +46,6 @@ class EvaluationSums:
     def __init__(self, device: torch.device):
         self.statistics = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
         self.orders: dict[str, torch.Tensor] = {}  # `unshuffling_table`s: "free", "constrained"
-
-    def add(self, rows: torch.Tensor) -> None:
-        """Add [`example_statistics`] of shape `(B, len(STATISTICS))`."""
-        self.statistics += rows.sum(0)
-
-    def add_order(self, decoding: str, rows: torch.Tensor) -> None:
-        """Add [`unshuffling_statistics`] of what was generated, freely or under the constraint."""
-        self.orders[decoding] = self.orders.get(decoding, 0.0) + unshuffling_table(rows)
 
     def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
         total = EvaluationSums(self.statistics.device)
@@ -75,16 +67,11 @@ class EvaluationSums:
 
 
 class EvaluationMetrics:
-    """
-    What the loops of an evaluation add up, and how its model attends in the first batch.
-
-    Attributes:
-        sums_of (`dict[str, EvaluationSums]`): those of the latest evaluation, by the prefix of their metrics.
-    """
+    """What the loops of an evaluation add up, and how its model attends in the first batch."""
 
     def __init__(self, trainer: "DepthTrainer"):
         self.trainer = trainer
-        self.sums_of: dict[str, EvaluationSums] = {}
+        self.sums_of: dict[str, EvaluationSums] = {}  # of the latest evaluation, by the prefix of their metrics
         self._sums: EvaluationSums | None = None  # of the present loop
         self._attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
         self._warned_of_attention = False
@@ -107,7 +94,7 @@ class EvaluationMetrics:
         if self._sums is None:  # no evaluation, but a user's own call
             return
         trainer = self.trainer
-        self._sums.add(trainer.accelerator.gather_for_metrics(statistics))
+        self._sums.statistics += trainer.accelerator.gather_for_metrics(statistics).sum(0)
         if self._attention is None:
             with trainer.autocast():
                 self._attention = attention_entropy(trainer._without_wrappers(trainer.model), inputs)
@@ -120,7 +107,8 @@ class EvaluationMetrics:
         if self.trainer.sums_device.type != generated.device.type:
             tensors = tuple(tensor.cpu() for tensor in tensors)
         rows = unshuffling_statistics(*tensors, self.trainer.model.config)
-        self._sums.add_order(decoding, self.trainer.accelerator.gather_for_metrics(rows))
+        table = unshuffling_table(self.trainer.accelerator.gather_for_metrics(rows))
+        self._sums.orders[decoding] = self._sums.orders.get(decoding, 0.0) + table
 
     def attention_metrics(self, prefix: str) -> dict[str, float]:
         """The entropies of the attention in the first batch."""
@@ -182,8 +170,8 @@ def all_metadata(collators: Iterable[Any]) -> Iterator[None]:
 
 def longest_first(dataset: Any) -> list[int] | None:
     """
-    The order in which an evaluation reads: the longest examples first, so that batches hold little padding, and one
-    that does not fit the memory fails at once. `None` if only preparing the examples would tell their lengths.
+    The order in which an evaluation reads: the longest examples first, for little padding; `None` if lengths are
+    not known.
 
     >>> longest_first(Dataset.from_dict({"input_ids": [[5, 1], [5, 6, 1], [7, 1]]}))
     [1, 0, 2]
@@ -223,12 +211,7 @@ def generation_settings(trainer: "DepthTrainer", gen_kwargs: Mapping[str, Any]) 
 
 
 def generate(trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:
-    """
-    What a model generates for a batch: ids of shape `(B, G)`.
-
-    Raises:
-        `ValueError`: for more than one returned sequence, of which the second would be taken for the next example's.
-    """
+    """What a model generates for a batch: ids of shape `(B, G)`. Each example has one prediction."""
     gather_in_generation(trainer.model)
     # Without the labels, for whose loss `Seq2SeqTrainer.prediction_step` would run a second forward pass.
     prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}

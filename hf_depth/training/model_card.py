@@ -49,20 +49,15 @@ class CardContent:
     """
     What a model card states beside what the trainer knows. But for `sections`, the fields are arguments of
     `Trainer.create_model_card`, which replace what is here.
-
-    Args:
-        sections: title -> what to list there, such as `{"Data": {"source": "novels"}}`; mappings become rows.
-        finetuned_from: a name on the Hub, or a folder, of which only the name is told; by default that of the model.
-        dataset, dataset_tags: the names of the data to read, and those on the Hub.
-        language, license, tags: as the Hub writes them; by default, the license is `hub_license`.
     """
 
+    # Title -> what to list there, such as `{"Data": {"source": "novels"}}`; mappings become rows.
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    finetuned_from: str | None = None
-    dataset: str | Sequence[str] | None = None
-    dataset_tags: str | Sequence[str] | None = None
+    finetuned_from: str | None = None  # a name on the Hub, or a folder, of which only the name is told
+    dataset: str | Sequence[str] | None = None  # names to read
+    dataset_tags: str | Sequence[str] | None = None  # names on the Hub
     language: str | Sequence[str] | None = None
-    license: str | None = None
+    license: str | None = None  # as the Hub writes it; by default `hub_license`
     tags: str | Sequence[str] | None = None
 
 
@@ -70,10 +65,8 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
     """
     Write `README.md` with code, data, settings, results and limits into `args.output_dir`; for one process alone.
 
-    Args:
-        trainer: a [`DepthTrainer`] or a [`TaskTrainer`]. What `kwargs` say stays in its `card`.
-        model_name: the title, where the model has no name on the Hub; by default that of its folder.
-        kwargs: fields of [`CardContent`].
+    `model_name` is the title, where the model has no name on the Hub. `kwargs` are fields of [`CardContent`], which
+    stay in the `card` of the trainer.
     """
     content = trainer.card or CardContent()
     told = {name: value for name, value in kwargs.items() if value is not None}
@@ -222,10 +215,7 @@ def _score(name: str, hub_name: str, value: float, data: Mapping[str, Any]) -> E
 
 
 def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:
-    """
-    What the code restores: plain sentences, the last one in front and a masked word in each. `None` without a
-    tokenizer, with noise of the user's own, and of PEFT.
-    """
+    """What the code restores; `None` without a tokenizer, with noise of the user's own, and of PEFT."""
     tokenizer, objective = trainer.processing_class, objective_name(trainer.data_collator)
     if tokenizer is None or objective is None or is_adapter(model):
         return None

@@ -68,12 +68,7 @@ class Run:
     A training run in `args.output_dir`.
 
     Make it with [`Run.find`], which looks for a checkpoint to continue and checks that it fits. [`PretrainingRun`] and
-    [`FineTuningRun`] add metrics, tables and files.
-
-    Args:
-        args: the arguments of the trainer.
-        description: what identifies the run, see [`describe_run`]. Each checkpoint holds it.
-        checkpoint: the checkpoint to continue from, if any.
+    [`FineTuningRun`] add metrics, tables and files. Each checkpoint holds the `description`, see [`describe_run`].
 
     >>> import tempfile
     >>> from hf_depth import DepthTrainingArguments
@@ -113,9 +108,6 @@ class Run:
             args: the arguments of the trainer. `resume_from_checkpoint` names a checkpoint, or is false to start anew.
             describe: the description of the run, such as its objective and base model; or a function that returns it,
                 given the description in the checkpoint (empty for a new run).
-
-        Raises:
-            `ValueError`: if there is nothing to do, the checkpoint is missing, or it belongs to another run.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise UserError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
@@ -144,12 +136,7 @@ class Run:
         return None if self.checkpoint is None else load_tokenizer(self.checkpoint)
 
     def restore(self, model: PreTrainedModel) -> PreTrainedModel:
-        """
-        Return the model to train or evaluate: `model`, or its trained weights if the training is finished.
-
-        Raises:
-            `ValueError`: if the model in the checkpoint has another type or size.
-        """
+        """Return the model to train or evaluate: `model`, or its trained weights if the training is finished."""
         if self.checkpoint is not None:
             check_same_model(self.checkpoint, model)
         if self.checkpoint is not None and not self.do_train:
@@ -177,8 +164,6 @@ class Run:
             statistics: counts of the splits `train` and `validation`, which are saved with their metrics.
 
         Raises:
-            `ValueError`: before training, if data is missing or another run trains in the same folder.
-            `OSError`: in one line, if the disk is full.
             [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training. A checkpoint is saved then.
         """
         if self.checkpoint is not None and not self._is_restored:
@@ -247,10 +232,7 @@ class Run:
         return metrics | {f"eval_{k}": v for k, v in statistics.items()}
 
     def predict(self, trainer: DepthTrainer, test_dataset: Dataset | Mapping[str, Dataset]) -> None:
-        """
-        Save the metrics of the test data, or of each source of a mixture. With `predict_with_generate`, also write
-        `predictions.jsonl`.
-        """
+        """Save the metrics of the test data; with `predict_with_generate` also `predictions.jsonl`."""
         metrics: dict[str, float] = {}
         for name, dataset in by_name(test_dataset).items():
             suffix = f"_{name}" if name else ""

@@ -52,12 +52,7 @@ def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_st
     The schedule of training arguments, with a warning if its warm-up is longer than the run.
 
     The decay of `t5_inverse_sqrt` and `warmup_stable_decay` takes a tenth of all steps, unless
-    `lr_scheduler_kwargs` has `num_decay_steps`. `reduce_lr_on_plateau` and `greedy` follow a metric: they heed
-    `greater_is_better`.
-
-    Raises:
-        `ValueError`: for kwargs that the schedule does not have, a decay longer than the run, and learning rates that
-            are not finite or above the peak.
+    `lr_scheduler_kwargs` has `num_decay_steps`. `reduce_lr_on_plateau` and `greedy` heed `greater_is_better`.
     """
     warmup_steps = args.get_warmup_steps(num_training_steps)
     if warmup_steps > num_training_steps:

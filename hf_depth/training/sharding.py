@@ -65,39 +65,26 @@ def check_sharding(
 
 
 def share_embedding(model: "PreTrainedModel") -> None:
-    """
-    Put one embedding module in the places of the three of a T5 that share a weight, before sharding.
-
-    Accelerate (1.15) would put their weight into two groups, and PyTorch (2.13) refuses that.
-    """
+    """Make one module of the three of a T5 that share a weight, which accelerate (1.15) would put into two groups."""
     model.set_input_embeddings(model.get_input_embeddings())
 
 
 def leave_precision_to_autocast(plugin: FullyShardedDataParallelPlugin) -> None:
     """
-    Let FSDP gather weights, and add gradients up, in float32; to be called before sharding.
-
-    For `bf16` accelerate (1.15) has FSDP2 cast weights, inputs, outputs and gradients, and autocasts nothing: the
-    residual stream, the sums of gradients and the loss would be bfloat16, unlike under plain data parallelism.
+    Let FSDP gather weights, and add gradients up, in float32; to be called before sharding. For `bf16` accelerate
+    (1.15) has FSDP2 cast all to bfloat16, the residual stream and the loss too, and autocasts nothing.
     """
     plugin.mixed_precision_policy = None
 
 
 def prepare_evaluation(accelerator: "Accelerator", model: "PreTrainedModel") -> None:
-    """
-    Bring a model that is not trained here to the device. Under FSDP2, accelerate (1.15) shards none without its
-    optimizer, and raises an error. No effect otherwise.
-    """
+    """Shard a model that is not trained here: under FSDP2, accelerate (1.15) shards none without its optimizer."""
     if accelerator.is_fsdp2 and not accelerator._models:
         accelerator.prepare_model(model, device_placement=True, evaluation_mode=True)
 
 
 def gather_in_generation(model: "PreTrainedModel") -> None:
-    """
-    Let `model.generate()` gather sharded parameters as `model.forward()` does; other models are left as they are.
-
-    Generation calls the encoder by itself, whose last layer norm belongs to the group of the whole model.
-    """
+    """Let `generate()`, which calls the encoder by itself, gather sharded parameters as `forward()` does."""
     from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
     if isinstance(model, FSDPModule) and "generate" not in vars(model):

@@ -26,9 +26,8 @@ logger = logging.getLogger(__name__)
 
 SPIKES_FILE = "spikes.jsonl"
 WINDOW = 128  # recent steps; a step is judged as soon as half of them are known
-# Spikes raise a mean and a standard deviation, but hardly the median and the median absolute deviation (MAD). 1.4826
-# MAD are one standard deviation of normal values: Leys et al. (2013), Detecting outliers, J. Exp. Soc. Psychol. 49(4).
-# Losses and norms vary by factors, so their logarithms are compared.
+# A spike is so many standard deviations above the median of the logarithms. 1.4826 median absolute deviations are one,
+# which spikes hardly change: Leys et al. (2013), Detecting outliers, J. Exp. Soc. Psychol. 49(4).
 FACTOR = 6.0
 MAD_TO_SIGMA = 1.4826
 LEAST_RATIO = {"loss": 1.5, "grad_norm": 3.0}  # to the median; the norm of healthy training doubles now and then
@@ -38,33 +37,29 @@ MOST_WRITTEN = 10  # spikes between two logs that are written to the file
 
 class SpikeDetector:
     """
-    Tells values that are far above the recent ones, and those that are not finite.
-
-    Args:
-        least_ratio (`float`): a spike is at least so many times the median.
-        recent (`Iterable[float]`, *optional*): values that came before.
+    Tells values that are at least `least_ratio` times the median of the recent ones, and far above their deviation.
 
     >>> detector = SpikeDetector(1.5, (2.0 + 0.01 * (step % 7) for step in range(100)))
-    >>> detector.limit_passed(2.5), round(detector.limit_passed(3.5), 2), detector.limit_passed(float("nan"))
-    (None, 3.05, inf)
+    >>> detector.is_spike(2.5), detector.is_spike(3.5), detector.is_spike(float("nan"))
+    (False, True, True)
     """
 
     def __init__(self, least_ratio: float, recent: Iterable[float] = ()):
         self.least_ratio = least_ratio
         self.recent = deque(recent, maxlen=WINDOW)
 
-    def limit_passed(self, value: float) -> float | None:
-        """Return the limit that a spike is above of, infinite for NaN; `None` for a usual value."""
+    def is_spike(self, value: float) -> bool:
+        """Judge a value, and keep it; one that is not finite is a spike."""
         if not math.isfinite(value):
-            return math.inf
+            return True
         limit = math.inf
         if len(self.recent) >= WINDOW // 2:
             values = np.log(np.maximum(self.recent, 1e-30))
             median = np.median(values)
             sigma = MAD_TO_SIGMA * np.median(abs(values - median))
-            limit = float(np.exp(median + max(FACTOR * sigma, math.log(self.least_ratio))))
+            limit = np.exp(median + max(FACTOR * sigma, math.log(self.least_ratio)))
         self.recent.append(value)
-        return limit if value > limit else None
+        return bool(value > limit)
 
 
 @dataclass
@@ -93,9 +88,6 @@ class StepMonitor(TrainerCallback):
       moments, and is in no mean. For that the CPU waits for the device in each step.
 
     All processes call every method at the same time, because they judge a step together.
-
-    Args:
-        trainer (`DepthTrainer`): which calls `add_batch` and `end_step` in each step.
     """
 
     def __init__(self, trainer: "DepthTrainer"):
@@ -155,14 +147,12 @@ class StepMonitor(TrainerCallback):
     def judge(self) -> None:
         """Report the spikes among the steps since the last call; nothing if there are no new steps."""
         steps, self.waiting = self.waiting, []
-        spikes = []
+        end_of_quiet, spikes = QUIET_SHARE * self.trainer.state.max_steps, []
         for step, values in zip(steps, self._means(steps) if steps else [], strict=True):
-            found = {}
-            for (name, detector), value in zip(self.detectors.items(), values, strict=True):
-                limit = detector.limit_passed(value)
-                is_early = step.number <= QUIET_SHARE * self.trainer.state.max_steps
-                if limit is not None and not (is_early and math.isfinite(value)):
-                    found |= {name: value} | ({f"{name}_limit": limit} if math.isfinite(limit) else {})
+            values = dict(zip(self.detectors, values, strict=True))
+            found = {name: value for name, value in values.items() if self.detectors[name].is_spike(value)}
+            if step.number <= end_of_quiet:
+                found = {name: value for name, value in found.items() if not math.isfinite(value)}
             spikes += [(step, found)] if found else []
         if spikes:
             step, found = spikes[0]

@@ -58,14 +58,8 @@ def loss_weights(
     num_processes: int = 1,
 ) -> torch.Tensor:
     """
-    The weight of each label (B, T) in the loss: (B, T), float32.
-
-    Args:
-        labels (`torch.LongTensor` of shape `(B, T)`): padded with -100.
-        num_items: labels in the global batch; by default in this one.
-        config: the model's, which says what a sentence token is.
-        args: with `sentence_loss_coefficient` and `average_tokens_across_devices`.
-        num_processes: over which gradients are averaged.
+    The weight of each label (B, T), padded with -100, in the loss: (B, T), float32. `num_items` are the labels of the
+    global batch (by default of this one), `num_processes` those over which gradients are averaged.
     """
     weights = torch.ones(labels.shape, device=labels.device)
     if args.sentence_loss_coefficient != 1.0:
@@ -88,13 +82,8 @@ def weighted_loss(
     """
     The sum of the weighted losses of all labels, the losses of the labels (B, T), and the outputs of the model.
 
-    Args:
-        model: any encoder-decoder.
-        inputs: of its `forward`, with `labels` (B, T).
-        weights (`torch.FloatTensor` of shape `(B, T)`): see [`loss_weights`].
-        weights_losses: whether `forward` takes `loss_weights`, and computes the loss without all logits. To other
-            models, `inputs` gives `decoder_input_ids` (B, T).
-        needs_gradients: of the losses of single labels, for other terms.
+    `weights_losses` says whether `forward` takes `loss_weights`, and computes the loss without all logits. To other
+    models, `inputs` gives `decoder_input_ids` (B, T). `needs_gradients` is of the losses of single labels.
     """
     if weights_losses and not needs_gradients:
         outputs = model(**inputs, use_cache=False, loss_weights=weights)
@@ -207,16 +196,8 @@ def example_statistics(
     One row of [`STATISTICS`] per example; of packed rows, one per row with the sums over its examples. The shape is
     `(B, len(STATISTICS))`, the dtype float64.
 
-    Args:
-        input_ids (`torch.LongTensor` of shape `(B, S)`)
-        attention_mask (`torch.Tensor` of shape `(B, S)`, *optional*): non-zero on real tokens.
-        labels (`torch.LongTensor` of shape `(B, T)`): -100 does not count.
-        token_losses (`torch.FloatTensor` of shape `(B, T)`): unweighted cross-entropy, 0 where the label is -100.
-        config: the model's; a `DepthConfig` says which ids are sentence tokens.
-        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*): the likeliest ids, for accuracies; not of
-            packed rows.
-        num_cut_tokens (`torch.LongTensor` of shape `(B,)`, *optional*): see `preprocessing`.
-        decoder_segment_ids (`torch.LongTensor` of shape `(B, T)`, *optional*): of packed rows, the example of a label.
+    `input_ids` and `attention_mask` are (B, S); `labels` with -100 for padding, `token_losses` (unweighted, 0 for
+    padding), `predictions` (the likeliest ids, for accuracies) and `decoder_segment_ids` (of packed rows) are (B, T).
     """
     counted, sentence = labels != -100, _is_given(labels, input_ids, config)  # (B, T)
     eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(sentence)

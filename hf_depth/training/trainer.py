@@ -5,7 +5,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ class DepthTrainer(Seq2SeqTrainer):
         self.card = None if card is None else CardContent(**card)
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self.last_good_step = 0  # at which the loss was known to be finite
-        self.save_total_limit = self.args.save_total_limit  # see `_settings_of_training`
+        self.save_total_limit = self.args.save_total_limit  # see `train`
         self.totals, self.reading, self.running = RunTotals(), StreamReading(self), TrainingMetrics(self)
         self.monitor = StepMonitor(self)
         self.eval_data_collator = evaluation_collator(self.data_collator)
@@ -281,9 +281,10 @@ class DepthTrainer(Seq2SeqTrainer):
         """As `Trainer.train`, alone in the folder; `resume_from_checkpoint=True` takes the last complete one."""
         # Trials of a search, of which several may run at the same time, have folders of their own.
         alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
-        with alone, completed_checkpoints(), self._settings_of_training():
-            # `Trainer` warns of weights that a checkpoint lacks, and tied ones are saved once.
-            self.model._keys_to_ignore_on_save = set(getattr(self.model, "all_tied_weights_keys", ()))
+        self.save_total_limit, evaluates = self.args.save_total_limit, self.args.eval_on_start
+        # `Trainer` warns of weights that a checkpoint lacks, and tied ones are saved once.
+        self.model._keys_to_ignore_on_save = set(getattr(self.model, "all_tied_weights_keys", ()))
+        with alone, completed_checkpoints():
             if self.args.should_save:
                 remove_unfinished(self.args.output_dir)
             if resume_from_checkpoint is True:
@@ -291,25 +292,17 @@ class DepthTrainer(Seq2SeqTrainer):
                 if resume_from_checkpoint is None:
                     raise UserError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
             self.resumed_from = resume_from_checkpoint or None
-            if self.resumed_from is not None:
-                self.args.eval_on_start = False  # the run has it in its logs already
+            self.args.save_total_limit = None  # at its end, `Trainer` would remove the last checkpoint
+            self.args.eval_on_start &= self.resumed_from is None  # the run has it in its logs already
             try:
                 output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
             except KeyError as error:
                 if "`metric_for_best_model`" not in str(error):
                     raise
                 raise UserError(error.args[0]) from error
+            finally:
+                self.args.save_total_limit, self.args.eval_on_start = self.save_total_limit, evaluates
         return output._replace(training_loss=output.metrics["train_loss"])
-
-    @contextlib.contextmanager
-    def _settings_of_training(self) -> Iterator[None]:
-        """Checkpoints are removed by [`save_checkpoint`] alone: at its end, `Trainer` would remove the last one."""
-        self.save_total_limit, evaluates = self.args.save_total_limit, self.args.eval_on_start
-        self.args.save_total_limit = None
-        try:
-            yield
-        finally:
-            self.args.save_total_limit, self.args.eval_on_start = self.save_total_limit, evaluates
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(

@@ -41,9 +41,8 @@ logger = logging.getLogger(__name__)
 
 # The course of the learning rate: nanoT5's, but for the length of its warm-up.
 DEFAULT_WARMUP = 0.05
-# Its peak from a checkpoint, and from scratch. With `adamw_scale`, and with Adafactor and `scale_parameter`, it is
-# relative to the size of each matrix: from scratch that of nanoT5 and of T5 (Raffel et al. 2020, section 3.1.2); from
-# a checkpoint what transferred best in docs/results.md.
+# Its peak from a checkpoint, and from scratch. Relative to the size of a matrix: from scratch that of nanoT5 and of T5
+# (Raffel et al. 2020, section 3.1.2), from a checkpoint what transferred best in docs/results.md.
 RELATIVE_RATES = {OptimizerName.ADAMW_SCALE: (5e-3, 2e-2), OptimizerNames.ADAFACTOR: (5e-3, 1e-2)}
 # A pre-trained T5 needs more of AdamW than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
 ADAMW_RATES = (1e-4, 1e-3)
@@ -74,15 +73,12 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     """
     [`Seq2SeqTrainingArguments`] with the weight of the sentence loss, and defaults that suit this package.
 
-    - The loss is `(sum of the other labels' cross-entropy + sentence_loss_coefficient * sum of the sentence tokens') /
-      number of labels`.
     - `remove_unused_columns` is off, since the collators read columns that are no argument of the model.
     - `logging_nan_inf_filter` is off, since it hides a NaN loss, and waits for the device in every step.
-    - `accelerator_config` is `{"dispatch_batches": False, "non_blocking": True}`. By the defaults of accelerate, the
-      first process reads a stream for all, and each batch waits for the device.
-    - `optim` may also be `"adamw_scale"` ([`AdamWScale`], the default) or `"muon"` ([`MuonWithAdamW`]). T5 does not
-      scale attention scores, and updates of plain AdamW saturate them (docs/results.md). An adapter of PEFT, and
-      parameters that DeepSpeed or FSDP divide, are trained by AdamW unless an optimizer was given.
+    - `accelerator_config` is `{"dispatch_batches": False, "non_blocking": True}`: each process reads its own part.
+    - `optim` may also be `"adamw_scale"` ([`AdamWScale`], the default) or `"muon"` ([`MuonWithAdamW`]). Updates of
+      plain AdamW saturate the attention of a T5 (docs/results.md). An adapter of PEFT, and parameters that DeepSpeed
+      or FSDP divide, are trained by AdamW unless an optimizer was given.
     - `lr_scheduler_type` may also be [`t5_inverse_sqrt`].
     - A process uses one GPU: `accelerate launch` starts a process for each.
 
@@ -178,7 +174,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         check_optimizer(self)
         check_schedule(self, max(self._default_rates if "learning_rate" in not_given else [self.learning_rate]))
         check_arguments(self)
-        self._report_unused_metric()
 
     def _use_precision_of_launcher(self) -> None:
         """Take the precision that `accelerate launch` sets in the environment, so that runs are described by it."""
@@ -192,17 +187,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 "or bf16 or fp16 without the flag of the other one."
             )
         setattr(self, precision, True)
-
-    def _report_unused_metric(self) -> None:
-        """Warn of a metric that is named, by which no model is chosen."""
-        default = type(self).__dataclass_fields__["metric_for_best_model"].default
-        follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-        is_used = self.load_best_model_at_end or self.save_strategy == "best" or follows
-        if self.metric_for_best_model not in (None, default) and not is_used and self.process_index == 0:
-            logger.warning(
-                f"`metric_for_best_model` {self.metric_for_best_model} chooses no model: the run ends with the last "
-                "weights. Add `--load_best_model_at_end` and an `--eval_strategy`, or leave it out."
-            )
 
     def _fill_optimizer(self, not_given: Collection[str]) -> None:
         """Take the default optimizer, one that parameters in parts allow, and its learning rate and epsilon."""
@@ -246,10 +230,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
 
     @contextlib.contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """
-        As [`TrainingArguments.main_process_first`], whose barrier ends the run after `ddp_timeout` seconds; here the
-        others wait as long as it takes, and heed signals meanwhile.
-        """
+        """As [`TrainingArguments.main_process_first`], without an end of the wait after `ddp_timeout` seconds."""
         if not dist.is_initialized():
             with super().main_process_first(local, desc):
                 yield
@@ -275,8 +256,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
 
     def use_scratch_learning_rate(self) -> bool:
         """
-        Take the learning rate of a model from scratch, unless one was given: with `adamw_scale` 2e-2, with `adafactor`
-        and `scale_parameter` 1e-2, with AdamW and Muon 1e-3. Returns whether it was taken.
+        Take the learning rate of a model from scratch, unless one was given. Returns whether it was taken.
 
         >>> args = DepthTrainingArguments("runs/mine", use_cpu=True)
         >>> args.learning_rate, args.use_scratch_learning_rate(), args.learning_rate

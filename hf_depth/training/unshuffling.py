@@ -30,9 +30,8 @@ def unshuffling_statistics(
     - Where the labels go on with sentences that the input has not (prefix language modelling), only the sentences of
       the input count.
 
-    `generated_ids` are (B, G), `input_ids` (B, S), `labels` (B, T). The shape is `(B, 2 + len(ORDER_STATISTICS) + N)`
-    for N sentence tokens, the dtype float64: whether the example is shuffled, its number of sentences,
-    `ORDER_STATISTICS`, and for each position whether the right sentence stands there.
+    `generated_ids` are (B, G), `input_ids` (B, S), `labels` (B, T). A row has, for N sentence tokens and in float64,
+    whether the example is shuffled, its number of sentences, `ORDER_STATISTICS`, and which positions are right (N).
     """
     gold = given_sequence(labels, input_ids, labels, config)  # (B, N)
     generated = given_sequence(generated_ids, input_ids, labels, config)  # (B, G), G >= N

@@ -118,21 +118,6 @@ class PrecisionOfLauncherTest(parameterized.TestCase):
             self.made(precision, **arguments)
 
 
-class MetricTest(parameterized.TestCase):
-    @parameterized.parameters((DepthTrainingArguments, "loss"), (TaskTrainingArguments, "accuracy"))
-    def test_a_metric_that_chooses_no_model_is_reported(self, kind, name):
-        with self.assertLogs("hf_depth.training.training_args", "WARNING") as logs:
-            kind("unused", use_cpu=True, metric_for_best_model=name)
-        self.assertLen(logs.output, 1)
-        self.assertIn(f"`metric_for_best_model` {name} chooses no model", logs.output[0])
-        best = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
-        plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"}
-        with self.assertNoLogs("hf_depth.training.training_args", "WARNING"):
-            kind("unused", use_cpu=True)
-            kind("unused", use_cpu=True, metric_for_best_model=name, **best)
-            kind("unused", use_cpu=True, metric_for_best_model=name, **plateau)
-
-
 class DevicesTest(parameterized.TestCase):
     @mock.patch("torch.cuda.device_count", return_value=2)
     def test_without_a_launcher_one_of_several_gpus_is_used_and_it_says_so(self, _):

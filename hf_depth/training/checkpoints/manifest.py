@@ -12,6 +12,12 @@ from ...disk import damaged_file, file_entry, list_files, read_manifest, sync_fo
 STATE_FILE = "trainer_state.json"
 
 
+def checkpoint_steps(output_dir: str | os.PathLike) -> dict[Path, int]:
+    """The checkpoints in the folder of a run, and their steps."""
+    steps = {path: path.name.removeprefix("checkpoint-") for path in Path(output_dir).glob("checkpoint-*")}
+    return {path: int(step) for path, step in steps.items() if step.isdigit()}
+
+
 def write_sizes(folder: Path, step: int) -> None:
     """Write the manifest of a new checkpoint of this step, with the sizes of its files."""
     files = {name: {"size": _size(folder / name)} for name in list_files(folder)}

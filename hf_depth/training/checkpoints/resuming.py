@@ -13,7 +13,7 @@ from transformers import TrainerState, TrainingArguments
 from ...disk import read_manifest
 from ...errors import UserError
 from ..callbacks import evaluations_without_improvement
-from .manifest import STATE_FILE, damage
+from .manifest import STATE_FILE, checkpoint_steps, damage
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +30,8 @@ LOCK_TIMEOUT = 120.0  # seconds: a run that was told to stop saves first; a file
 @contextlib.contextmanager
 def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
     """
-    Lock `output_dir` for this run while the block runs. All processes of a run enter the block, and it may be nested.
-
-    The system releases the lock when the process ends. On file systems without locks there is only a warning.
-
-    Raises:
-        `ValueError`: on all processes, if another run does not release the lock within `LOCK_TIMEOUT` seconds.
+    Lock `output_dir` for this run while the block runs, which may be nested. All processes of a run enter it, and all
+    raise `ValueError` if another run does not release the lock within `LOCK_TIMEOUT` seconds.
     """
     folder, problem = Path(training_args.output_dir), None
     with contextlib.ExitStack() as stack:
@@ -77,11 +73,8 @@ def _acquired(lock: FileLock) -> Iterator[None]:
 
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     """
-    Return the checkpoint of `--resume_from_checkpoint`, or the last one in `output_dir`; `None` to start anew.
-
-    Raises:
-        `ValueError`: on all processes, if the named checkpoint is missing or damaged, or all in `output_dir` are
-            damaged. A new run would replace these.
+    Return the checkpoint of `--resume_from_checkpoint`, or the last one in `output_dir`; `None` to start anew. All
+    processes raise `ValueError` if the named one is missing or damaged, or all in `output_dir` are damaged.
     """
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
@@ -108,19 +101,13 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
 
 def last_complete_checkpoint(training_args: TrainingArguments) -> str | None:
     """
-    Return the newest complete checkpoint in `output_dir`, see [`damage`]; `None` if there is no checkpoint.
-
-    All processes of a run call this at the same time, and get the same answer.
-
-    Raises:
-        `ValueError`: if there are checkpoints and none is complete. A killed run leaves no incomplete checkpoint.
+    Return the newest complete checkpoint in `output_dir`, see [`damage`]; `None` if there is no checkpoint. All
+    processes call this at the same time. `ValueError` if no checkpoint is complete: a killed run leaves no such one.
     """
     output_dir, passed_over = training_args.output_dir, []
-    steps = [path.name.removeprefix("checkpoint-") for path in Path(output_dir).glob("checkpoint-*")]
-    # Of all nodes: one that was replaced may have none.
-    steps = {int(step) for steps in gather_object([steps]) for step in steps if step.isdigit()}
-    for name in [f"checkpoint-{step}" for step in sorted(steps, reverse=True)]:
-        folder = os.path.join(output_dir, name)
+    steps = gather_object([list(checkpoint_steps(output_dir).values())])  # of all nodes: a new one may have none
+    for step in sorted(set().union(*steps), reverse=True):
+        folder = os.path.join(output_dir, name := f"checkpoint-{step}")
         problem = _damage_on_any_node(folder, training_args)
         if problem is None:
             _warn_of_a_model_alone(folder)

@@ -93,13 +93,7 @@ def describe_run(
     """
     Return the description of a run by its flags: base model, text or tasks with their versions, noise, lengths.
 
-    [`Run`] adds the arguments of the trainer and the training data.
-
-    Args:
-        model_args: the base model.
-        tasks: the tasks that the run trains on and evaluates.
-        data_args: the other flags, except those of the trainer.
-        more: further entries.
+    [`Run`] adds the arguments of the trainer and the training data. `more` are further entries.
     """
     run = {}
     for arguments in (model_args, *data_args):
@@ -218,17 +212,10 @@ def check_same_run(
     checkpoint: str | os.PathLike, run: Mapping[str, Any], args: TrainingArguments | None = None
 ) -> None:
     """
-    Raise `ValueError` if a checkpoint belongs to another run than `run` describes.
+    Raise `ValueError`, which names what differs, if a checkpoint belongs to another run than `run` describes.
 
-    Only entries that both descriptions have are compared. A checkpoint without `run.json` passes.
-
-    Args:
-        checkpoint: the folder of the checkpoint.
-        run: the description of the run, or a part of it such as [`describe_data`] returns.
-        args: with `allow_changed_arguments`, differences are only a warning, except for what the checkpoint fixes.
-
-    Raises:
-        `ValueError`: names what differs.
+    Only entries that both descriptions have are compared. A checkpoint without `run.json` passes. With
+    `allow_changed_arguments`, differences are only a warning, except for what the checkpoint fixes.
     """
     saved = saved_description(checkpoint)
     run = json.loads(json.dumps(dict(run), default=str))  # as it is read from a checkpoint

@@ -30,7 +30,7 @@ from ...disk import (
     sync_folder,
     write_manifest,
 )
-from .manifest import STATE_FILE, add_hashes, write_sizes
+from .manifest import STATE_FILE, add_hashes, checkpoint_steps, write_sizes
 from .run_description import RUN_FILE
 
 if TYPE_CHECKING:
@@ -44,15 +44,10 @@ _completion: list[Future] = []  # of the last checkpoint of this process, until 
 
 def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], None]) -> None:
     """
-    Save a checkpoint. It appears only when it is complete. All processes call this at the same time.
+    Save a checkpoint, which appears only when it is complete. All processes call this at the same time.
 
-    Args:
-        folder (`Path`): the folder of the checkpoint.
-        write (`Callable`): writes the checkpoint of `Trainer` to its `output_dir`.
-
-    Raises:
-        `FloatingPointError`: if the loss or a weight is not finite. Nothing is saved then.
-        `OSError`: in one line, if the disk is full. Earlier checkpoints stay.
+    `write` writes the checkpoint of `Trainer` to its `output_dir`. If the loss or a weight is not finite
+    (`FloatingPointError`), nothing is saved. If the disk is full (`OSError`), earlier checkpoints stay.
     """
     trainer.totals.loss = trainer._total_loss_scalar + check_losses(trainer)
     trainer.monitor.judge()
@@ -140,8 +135,7 @@ def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None
     """
     if save_total_limit is None:
         return
-    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.parent.glob("checkpoint-*")}
-    steps = {path: int(step) for path, step in steps.items() if step.isdigit()}
+    steps = checkpoint_steps(folder.parent)
     kept = {folder.name} if best is None else {folder.name, Path(best).name}
     surplus = [path for path in steps if path.name not in kept]
     surplus.sort(key=lambda path: (steps[path] < steps[folder], steps[path]))
@@ -152,10 +146,8 @@ def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None
 @atexit.register  # also for a process that ends by `os._exit`, see `stopping`
 def wait_until_on_disk() -> None:
     """
-    Wait until the last checkpoint of this process is on the disk and surplus ones are deleted.
-
-    Raises:
-        `OSError`: if it could not be written to the disk. It is removed; earlier ones stay.
+    Wait until the last checkpoint of this process is on the disk and surplus ones are deleted. If it could not be
+    written to the disk (`OSError`), it is removed; earlier ones stay.
     """
     while _completion:
         _completion.pop().result()
@@ -247,11 +239,7 @@ def remove_unfinished(output_dir: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def _one_error_for_a_full_disk(trainer: "DepthTrainer") -> Iterator[None]:
-    """
-    Remove unfinished files after an error. If the disk is full, the error is one line that says what to do.
-
-    The process that fails ends, and the launcher ends the others.
-    """
+    """Remove unfinished files after an error. If the disk is full, the error is one line that says what to do."""
     try:
         yield
     except Exception as error:

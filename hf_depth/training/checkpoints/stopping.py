@@ -24,13 +24,10 @@ logger = logging.getLogger(__name__)
 @contextlib.contextmanager
 def stop_on_signals(trainer: "DepthTrainer") -> Iterator[None]:
     """
-    Save a checkpoint at the end of the step and end the run, if SIGTERM or SIGUSR1 arrives during training.
+    Save a checkpoint at the end of the step and raise [`Interrupted`], if SIGTERM or SIGUSR1 arrives in training.
 
     It is enough that one of several processes gets the signal. An evaluation that is due at this step is made first.
     A signal during an evaluation takes effect at the next step, one after the last step when the model is saved.
-
-    Raises:
-        [`Interrupted`]: after a signal. Process group and trackers of the trainer are ended then.
     """
     callback = StopOnSignal()
     trainer.add_callback(callback)

@@ -75,7 +75,7 @@ class DamagedCheckpointTest(TrainingTestCase):
             shutil.rmtree(self.checkpoint(step))
 
         def others(mine):  # what another node, which has checkpoint-2, says
-            return [["2"]] if isinstance(mine[0], list) else [None]
+            return [[2]] if isinstance(mine[0], list) else [None]
 
         with gathered, self.assertRaisesRegex(ValueError, r"checkpoint-2 \(there is no such folder\)"):
             checkpoint_to_resume(self.arguments())
