@@ -66,7 +66,6 @@ class CompareArguments:
     seeds: list[int] = HfArg(default_factory=lambda: [42], help="Fine-tune once with each seed.")
     launcher: str = HfArg(default=sys.executable, help="Starts a run, such as 'accelerate launch' (this Python).")
     shard: str = HfArg(default="0/1", help="I/N: execute only every N-th run from the I-th, for N jobs in parallel.")
-    keep_models: bool = HfArg(default=False, help="Keep the fine-tuned models, not only their scores.")
     dry_run: bool = HfArg(default=False, help="Print the commands and execute nothing.")
 
     def __post_init__(self):
@@ -212,10 +211,8 @@ def execute(run: Run, arguments: CompareArguments) -> bool:
         return False
     record = {"run": run.described(), "results": json.loads(results.read_text(encoding="utf-8"))}
     replace_text(run.folder / "comparison.json", json.dumps(record, indent=2))
-    for folder in run.folder.glob("checkpoint-*"):  # of use only for resuming this run
-        shutil.rmtree(folder)
-    for path in () if arguments.keep_models else run.folder.glob("*.safetensors"):
-        path.unlink()
+    for path in [*run.folder.glob("checkpoint-*"), *run.folder.glob("*.safetensors")]:  # only the scores are kept
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     return True
 
 
@@ -299,12 +296,12 @@ def score_figure(results: pd.DataFrame) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    tasks = results.task.unique()
+    tasks, models = results.task.unique(), results.model.unique()
     figure = Figure(figsize=(4.2 * len(tasks), 3.8), layout="constrained")
     handles = {}
     for panel, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
         of_task = results[results.task == task]
-        for number, model in enumerate(results.model.unique()):
+        for number, model in enumerate(models):
             style = {"color": f"C{number}", "label": model}
             rows = of_task[of_task.model == model]
             is_on_line = rows.step.fillna(0) > 0  # a logarithmic axis has no place for the others

@@ -222,7 +222,7 @@ def score_sentence_orders(
         `list[float]`: nats. The probabilities of all orders add up to 1.
 
     >>> import math
-    >>> from hf_depth import add_sentence_tokens, load_model, score_sentence_orders, train_tokenizer
+    >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
     >>> sentences = ["The cat slept.", "The dog barked."]
     >>> tokenizer = add_sentence_tokens(train_tokenizer(sentences, vocab_size=300, allow_fewer=True))
     >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)

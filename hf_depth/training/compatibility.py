@@ -138,7 +138,7 @@ def check_evaluation_data(
 
 
 def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
-    first = next(iter(dataset), None)
+    first = {} if dataset is None else next(iter(dataset), None)  # a TaskDataset may have rows alone
     if first is None:
         return
     if "input_ids" not in first:

@@ -1,5 +1,7 @@
 """What a trainer takes of a task: batches of prepared examples, and data sets to evaluate on."""
 
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import torch
 from absl.testing import parameterized
@@ -8,7 +10,7 @@ from datasets import Dataset
 from helpers import tiny_tokenizer
 from hf_depth import DataCollatorForTasks
 from hf_depth.tasks.dataset import TaskDataset, name_datasets
-from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset
+from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 
@@ -66,6 +68,14 @@ class TaskDatasetTest(parameterized.TestCase):
                 ValueError, "`prepared` must hold the ids of the 3 examples of glue/rte .*prep"
             ):
                 TaskDataset(RTE, "validation", rows, ids)
+
+    def test_rows_alone_are_enough_for_what_runs_no_model(self):
+        rows = rte_rows(3)
+        self.assertTrue(TaskDataset(RTE, "validation", rows).has_targets)
+        unlabeled = rows.remove_columns("label").add_column("label", [-1] * 3)
+        self.assertFalse(TaskDataset(RTE, "test", unlabeled).has_targets)
+        with self.assertRaisesRegex(ValueError, "has no column 'input_ids'.* `prepare_task"):
+            trainer("t5", self.enterContext(TemporaryDirectory()), rows, TaskDataset(RTE, "validation", rows))
 
     def test_names_tell_splits_and_tasks_apart_and_one_needs_none(self):
         rows = rte_rows(2)
