@@ -96,6 +96,16 @@ class _StandIn(type):
         return getattr(getattr(modeling_depth, cls.__name__), name)
 
 
+class _EncoderStandIn(_StandIn):
+    """Stands for the encoder of a model, which keeps its sentence masks."""
+
+    def __getattr__(cls, name: str) -> Any:
+        value = super().__getattr__(name)
+        if name not in ("from_pretrained", "_from_config"):
+            return value
+        return lambda *args, **kwargs: value(*args, **kwargs).get_encoder()
+
+
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not
 # installed, `save_pretrained` has put their files into the folder, for `trust_remote_code=True`.
 for _config in {*DEPTH_CONFIGS.values()}:
@@ -103,4 +113,6 @@ for _config in {*DEPTH_CONFIGS.values()}:
     _config.register_for_auto_class()
     _name = _config.__name__.replace("Config", "ForConditionalGeneration")
     AutoModelForSeq2SeqLM.register(_config, _StandIn(_name, (), {"config_class": _config}))
+    if _config is not DepthConfig:
+        AutoModel.register(_config, _EncoderStandIn(_name, (), {"config_class": _config}))
 AutoModel.register(DepthConfig, _StandIn("DepthEncoderModel", (), {"config_class": DepthConfig}))

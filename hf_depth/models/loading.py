@@ -74,52 +74,31 @@ def load_model(
     **config_changes: Any,
 ) -> PreTrainedModel:
     """
-    A model that fits a tokenizer, in float32: every id has a row of the embeddings and of the output head, and for
-    DEPTH the ids of the sentence tokens stand in the configuration of the model, of its encoder and of its decoder.
-
-    Rows are added where the tokenizer has more tokens, up to a multiple of 128, and never removed.
+    A model that fits a tokenizer, in float32: every id has a row of the embeddings and of the output head, and a DEPTH
+    model knows the ids of the sentence tokens. Rows are added up to a multiple of 128, and never removed.
 
     Args:
-        name_or_config (`str`, `os.PathLike` or [`PreTrainedConfig`], *optional*):
-            A checkpoint (folder or Hub) of a DEPTH model or of any that `AutoModelForSeq2SeqLM` loads, or a PEFT
-            adapter, which is merged into its base; the configuration of a model from scratch, or `None` for a T5 v1.1
-            from scratch, small unless `config_changes` say otherwise.
-        tokenizer ([`PreTrainedTokenizerBase`]): what the model will read.
-        model_type (`str`, *optional*):
-            `"depth"` or `"t5"`; by default what the checkpoint or the configuration is, else `"depth"`. A `"t5"` is
-            any model without sentence tokens.
-        attn_implementation (`str`):
-            `"sdpa"`, which `"auto"` stands for; `"eager"`; or a kernel of this package for GPUs, `"depth_flex"` or
-            `"depth_triton"`, neither of which was run on one yet. All compute the same.
-        cache_dir (`str`, *optional*), revision (`str`): of a checkpoint on the Hub.
-        token (`str` or `bool`, *optional*): for a checkpoint that is not public; by default that of `hf auth login`.
-        quantization_config (*optional*): a `BitsAndBytesConfig`, by which a checkpoint is loaded in 4 or 8 bits.
-        device_map (*optional*): of `from_pretrained`: where the parts of a checkpoint are loaded, such as `"auto"`.
-        config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`. The size of a
-            checkpoint cannot be changed.
+        name_or_config: a checkpoint (folder or Hub) of a DEPTH model or of any that `AutoModelForSeq2SeqLM` loads, a
+            PEFT adapter, which is merged into its base, a configuration of a model from scratch, or `None`: T5 v1.1.
+        tokenizer: what the model will read.
+        model_type: `"depth"`, or `"t5"` for any model without sentence tokens. By default what the checkpoint is.
+        attn_implementation: `"sdpa"` (`"auto"`), `"eager"`, or a kernel for GPUs, `"depth_flex"` or `"depth_triton"`,
+            neither of which was run on one yet. All compute the same.
+        cache_dir, revision, token, quantization_config, device_map: as for `from_pretrained`.
+        config_changes: fields of the configuration, such as `dropout_rate=0.1`. A checkpoint keeps its size.
 
     Returns:
         [`DepthForConditionalGeneration`] or that of another family, such as `DepthBartForConditionalGeneration`; for
-        `"t5"` [`T5ForConditionalGeneration`], from a UMT5 [`UMT5ForConditionalGeneration`], from another family the
-        class of transformers.
+        `"t5"` [`T5ForConditionalGeneration`], [`UMT5ForConditionalGeneration`], or a class of transformers.
 
     Raises:
-        `ValueError`: if the checkpoint is of another architecture, its weights are not those of the model, the
-            tokenizer has no sentence tokens for a DEPTH model or others than the checkpoint, or one of
-            `config_changes` is unknown or impossible.
+        `ValueError`: if weights, tokenizer or `config_changes` do not fit the model.
 
-    Example:
-
-    >>> import tempfile
-    >>> from hf_depth import add_sentence_tokens
-    >>> from hf_depth.data.vocabulary import train_tokenizer
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> texts = ["Call me Ishmael. There is nothing surprising in this!"]
-    >>> tokenizer = add_sentence_tokens(train_tokenizer(texts, 200, folder.name, allow_fewer=True))
+    >>> from hf_depth import add_sentence_tokens, train_tokenizer
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(["Call me Ishmael."], vocab_size=200, allow_fewer=True))
     >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     >>> model.encoder.config.first_sentence_token_id == tokenizer.convert_tokens_to_ids("<sent_0>")
     True
-    >>> folder.cleanup()
     """
     changes = {T5Config.attribute_map.get(name, name): value for name, value in config_changes.items()}
     attn_implementation = "sdpa" if attn_implementation == "auto" else attn_implementation
@@ -128,17 +107,12 @@ def load_model(
     if is_checkpoint and is_adapter(name_or_config, **hub):
         if quantization_config is not None:
             raise UserError(f"{name_or_config} is an adapter, for which no base is quantised (`quantization_config`).")
-        if model_type is None:
-            with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has no config.json
-                model_type = checkpoint_model_type(name_or_config, **hub)
-        options = {"model_type": model_type, "attn_implementation": attn_implementation, **hub, "revision": "main"}
-        options["device_map"] = device_map
-        return load_adapted(name_or_config, lambda base: load_model(base, tokenizer, **options, **changes), **hub)
+        options = {"attn_implementation": attn_implementation, "device_map": device_map, **changes}
+        return _load_adapter(name_or_config, model_type, tokenizer, hub, options)
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
     how = {"quantization_config": quantization_config, "device_map": device_map}
     hub |= {name: value for name, value in how.items() if value is not None}
-    source_type = "depth" if source is None else config_model_type(source)
-    model_type = model_type or source_type
+    model_type = model_type or ("depth" if source is None else config_model_type(source))
     if model_type not in MODEL_TYPES:
         raise UserError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
     is_t5 = source is None or source.model_type in (DepthConfig.model_type, *T5_MODEL_TYPES)
@@ -150,14 +124,21 @@ def load_model(
     else:
         if model_type == "depth":
             config.update(sentence_fields(tokenizer))
-            if is_checkpoint:
-                _use_known_rows(config, tokenizer)
+            _use_known_rows(config, tokenizer, name)
         model = load_stock_model(name, config, tokenizer, attn_implementation, hub, changes)
-    if model_type == "depth":
-        for part in (model, model.get_encoder(), model.get_decoder()):  # some have a configuration of their own
-            if has_sentence_tokens(part.config):
-                part.config.update(sentence_fields(tokenizer))
+    for part in (model, model.get_encoder(), model.get_decoder()):  # some have a configuration of their own
+        if model_type == "depth" and has_sentence_tokens(part.config):
+            part.config.update(sentence_fields(tokenizer))
     return model
+
+
+def _load_adapter(name, model_type, tokenizer, hub, options):
+    """The base of a PEFT adapter, with the adapter merged into it. The revision is that of the adapter."""
+    if model_type is None:
+        with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has no config.json
+            model_type = checkpoint_model_type(name, **hub)
+    options |= {"model_type": model_type, **hub, "revision": "main"}
+    return load_adapted(name, lambda base: load_model(base, tokenizer, **options), **hub)
 
 
 def _ids_of(tokenizer, model_type, name, source, changes):
@@ -260,7 +241,7 @@ def _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, chan
         return _initialized(model_class, config, attn_implementation)
     config = config_class(**values)
     if model_type == "depth":
-        _use_known_rows(config, tokenizer)
+        _use_known_rows(config, tokenizer, name)
     model = load_weights(model_class, name, config, attn_implementation, hub)
     add_rows(model, tokenizer)
     return model
@@ -295,7 +276,7 @@ def _of_type(source, model_type):
     return DEPTH_CONFIGS[source.model_type](**fields)
 
 
-def _use_known_rows(config, tokenizer):
-    """Let any rows be those of the sentence tokens, as long as a checkpoint has none for them."""
-    if vocabulary_size(config) < len(tokenizer):
+def _use_known_rows(config, tokenizer, name):
+    """Let any rows be those of the sentence tokens, as long as the checkpoint of that name has none for them."""
+    if name is not None and vocabulary_size(config) < len(tokenizer):
         config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})

@@ -18,6 +18,7 @@ from hf_depth.models.modeling_depth import DepthEncoderModel
 from tiny_models import SIZE, V1_1, tiny_depth
 
 FILES = ["configuration_depth.py", "modeling_depth.py"]
+DIMS = {"rows": 2, "source": 4, "target": 4}  # of an exported model, and the least that each can be
 # What runs in the process without hf_depth: loads, and writes down what it finds.
 WITHOUT_THE_PACKAGE = """
 import sys
@@ -173,6 +174,20 @@ class AutoClassTest(parameterized.TestCase):
             again = AutoModel.from_pretrained(folder)
             self.assertEqual(sorted(path.name for path in Path(folder).glob("*.py")), FILES)
         torch.testing.assert_close(again.state_dict(), encoder.state_dict())
+
+    @parameterized.parameters("depth", "t5")
+    def test_a_model_is_exported_for_any_batch_and_length(self, kind):
+        model = saved_model(self.folder)[0] if kind == "depth" else T5ForConditionalGeneration(T5Config(**SIZE)).eval()
+        inputs = {"input_ids": torch.arange(2, 16).view(2, 7), "decoder_input_ids": torch.arange(2, 12).view(2, 5)}
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        rows, source, target = (torch.export.Dim(name, min=least, max=64) for name, least in DIMS.items())
+        shapes = {"input_ids": {0: rows, 1: source}, "decoder_input_ids": {0: rows, 1: target}, "use_cache": None}
+        shapes["attention_mask"] = shapes["input_ids"]
+        exported = torch.export.export(
+            model, (), kwargs=inputs | {"use_cache": False}, dynamic_shapes=shapes, strict=False
+        ).module()
+        others = {name: ids.repeat(2, 2) for name, ids in inputs.items()} | {"use_cache": False}
+        torch.testing.assert_close(exported(**others).logits, model(**others).logits)
 
     def test_our_t5_ships_no_code(self):
         T5ForConditionalGeneration(T5Config(**SIZE)).save_pretrained(self.folder)

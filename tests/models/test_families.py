@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 import torch
 from absl.testing import parameterized
 from datasets import Dataset
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING as STOCK
 
 from helpers import SENTENCES, tiny_tokenizer
@@ -165,7 +165,13 @@ class FamilyTest(parameterized.TestCase):
             model.save_pretrained(folder)
             files = sorted(path.name for path in Path(folder).glob("*.py"))
             again, info = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+            encoder = AutoModel.from_pretrained(folder, attn_implementation=model.config._attn_implementation).eval()
         self.assertEqual(files, ["configuration_depth.py", "modeling_depth.py"])
+        inputs = {name: BATCH[name] for name in ("input_ids", "attention_mask")}
+        with torch.no_grad():
+            found, expected = encoder(**inputs), model.get_encoder()(**inputs)
+        torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state, rtol=0, atol=0)
+        self.assertEqual(found.sentence_mask.tolist(), expected.sentence_mask.tolist())
         self.assertIs(type(again), type(model))
         self.assertIsInstance(again, DepthMixin)
         self.assertEqual(again.config.model_type, f"depth_{family}")

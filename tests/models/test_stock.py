@@ -3,6 +3,7 @@
 import torch
 from absl.testing import parameterized
 from datasets import Dataset
+from transformers import DataCollatorForSeq2Seq
 
 from helpers import DOCUMENTS, SENTENCES
 from hf_depth import (
@@ -133,6 +134,45 @@ class FamilyTest(TrainingTestCase):
         loaded.save_pretrained(self.folder)
         again = load_model(self.folder, tokenizer)
         torch.testing.assert_close(again.eval()(input_ids=last, decoder_input_ids=last).logits, logits)
+
+
+class PairsTest(TrainingTestCase):
+    """What users of `Seq2SeqTrainer` met with T5Gemma: transformers' issues 39514, 39521, 39656 and 40901."""
+
+    @parameterized.parameters("t5gemma", "t5gemma2")
+    def test_tokenized_pairs_are_learnt_to_their_end(self, name):
+        model, tokenizer = family(name)
+        texts = {"It rains.": "yes", "It does not rain.": "no"}
+        pairs = [
+            {"input_ids": tokenizer(text).input_ids, "labels": [*tokenizer(answer).input_ids, tokenizer.eos_token_id]}
+            for text, answer in texts.items()
+        ]
+        collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+        trainer = DepthTrainer(
+            model=model,
+            args=DepthTrainingArguments(self.folder, **QUIET | FAST, max_steps=80, logging_steps=80),
+            data_collator=collator,
+            train_dataset=pairs,
+            processing_class=tokenizer,
+        )
+        batch = trainer._prepare_inputs(collator(pairs))
+        labels, start = batch["labels"], model.config.decoder_start_token_id
+        before = torch.cat([torch.full((2, 1), start), labels[:, :-1].clamp(min=0)], dim=1)
+        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        model.eval()
+        with torch.no_grad():
+            logits = model(**inputs, decoder_input_ids=before).logits
+            loss, others = (
+                trainer.compute_loss(model, batch | {"labels": given}) for given in (labels, labels * 0 + 9)
+            )
+        expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        torch.testing.assert_close(loss, expected)  # 39514: it was 0; 39521: the labels were shifted twice
+        self.assertNotAlmostEqual(loss.item(), others.item(), places=3)
+        trainer.train()
+        with torch.no_grad():
+            self.assertLess(trainer.compute_loss(model.eval(), batch), loss / 10)
+        written = model.generate(**inputs, max_new_tokens=8)[:, 1:]  # 39656: it never ended
+        self.assertEqual(tokenizer.batch_decode(written, skip_special_tokens=True), list(texts.values()))
 
 
 class TextTest(parameterized.TestCase):
