@@ -39,7 +39,7 @@ def check_trainer(trainer: "DepthTrainer") -> None:
     if trainer.compute_loss_func is not None:
         raise UserError(f"`compute_loss_func` is never called: override `compute_loss` of {type(trainer).__name__}.")
     halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
-    if halves and not trainer.is_deepspeed_enabled:  # DeepSpeed updates a float32 copy
+    if halves and not trainer.is_deepspeed_enabled:  # which updates a float32 copy
         logger.warning(
             f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
             "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."

@@ -138,8 +138,7 @@ def _figures(logs: Mapping[str, Any], prefix: str) -> list[str]:
 
 def first_examples(dataset: Any, number: int = 2) -> list[dict[str, Any]]:
     """
-    The first prepared examples; of a stream those before it is shuffled, for which a whole buffer is prepared, of
-    several data sets those of the first one.
+    The first prepared examples; of a stream those before it is shuffled, of several data sets those of the first one.
 
     >>> first_examples([{"input_ids": [5, 6]}, {"input_ids": [7]}, {"input_ids": [8]}])
     [{'input_ids': [5, 6]}, {'input_ids': [7]}]

@@ -20,13 +20,11 @@ def checkpoint_steps(output_dir: str | os.PathLike) -> dict[Path, int]:
 
 def write_sizes(folder: Path, step: int) -> None:
     """Write the manifest of a new checkpoint of this step, with the sizes of its files."""
-    files = {name: {"size": _size(folder / name)} for name in list_files(folder)}
+    files = {}
+    for name in list_files(folder):
+        with Path(folder, name).open("rb") as file:  # opening updates the size on network file systems
+            files[name] = {"size": file.seek(0, os.SEEK_END)}
     write_manifest(folder, files, sync=False, step=step)
-
-
-def _size(path: Path) -> int:
-    with path.open("rb") as file:  # opening updates the size on network file systems
-        return file.seek(0, os.SEEK_END)
 
 
 def add_hashes(folder: Path) -> None:
@@ -39,12 +37,8 @@ def add_hashes(folder: Path) -> None:
 
 def damage(folder: str | os.PathLike) -> str | None:
     """
-    Return what is wrong with a checkpoint or a final model; `None` if nothing is.
-
-    The files must be those of the manifest. Without one, as `Trainer` writes checkpoints, none may be empty.
-
-    Args:
-        folder: the folder of the checkpoint.
+    Return what is wrong with a checkpoint or a final model; `None` if nothing is. The files must be those of the
+    manifest. Without one, as `Trainer` writes checkpoints, none may be empty.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -117,8 +117,7 @@ def last_complete_checkpoint(training_args: TrainingArguments) -> str | None:
     if passed_over:
         raise UserError(
             f"No checkpoint in {output_dir} is complete: {', '.join(passed_over)}. A new run would replace them. "
-            "Restore the changed files, name a complete checkpoint by `--resume_from_checkpoint`, choose another "
-            "`--output_dir`, or give `--resume_from_checkpoint false` to start anew in this folder."
+            "Restore the changed files, or give `--resume_from_checkpoint false` to start anew in this folder."
         )
     return None
 
@@ -142,15 +141,14 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
     recorded = _state(checkpoint).best_model_checkpoint
     if recorded is None or not training_args.load_best_model_at_end:
         return str(checkpoint)
-    # Look beside the checkpoint first: the run may have been moved, and another run may be in its old folder.
+    # Beside the checkpoint first: the run may have been moved, and another run may be in its old folder.
     beside = Path(checkpoint).parent / Path(recorded).name
     best = str(beside) if beside.is_dir() else recorded
     problem = _damage_on_any_node(best, training_args)
     if problem is not None:  # `Trainer` would go on without it
         raise UserError(
             f"{best}, the best checkpoint of the run of {checkpoint}, cannot be used: {problem}. Put it back beside "
-            f"{checkpoint}, or go on without it by `--load_best_model_at_end false` (and without "
-            "`--early_stopping_patience`)."
+            f"{checkpoint}, or give `--load_best_model_at_end false` without `--early_stopping_patience`."
         )
     return best
 

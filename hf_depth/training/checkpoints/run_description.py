@@ -1,9 +1,8 @@
 """
 The description of a run in `run.json` of each checkpoint, and the check that a resumed run has the same description.
 
-A description holds everything that determines the weights: data, noise, lengths, seeds, loss, batches, optimizer. It
-also holds the evaluation settings if scores choose the weights. It does not hold the length of training, logging,
-saving, workers, attention kernels and padding. Files are described by their content.
+It holds everything that determines the weights: data, noise, seeds, loss, batches, optimizer, and the evaluation if
+scores choose the weights. It does not hold logging, saving, workers, kernels. Files are described by their content.
 """
 
 import hashlib
@@ -154,10 +153,8 @@ def describe_training(args: TrainingArguments) -> dict[str, Any]:
 
 def describe_data(examples: Any) -> dict[str, Any]:
     """
-    Return the description of prepared training examples: their number, and a hash of some at equal distances.
-
-    If a data set computes its examples when they are read, only their number is described. For a stream, only the
-    versions of the preprocessing are.
+    Return the description of prepared training examples: their number, and a hash of some at equal distances. If
+    examples are computed when they are read, it is their number, of a stream the versions of the preprocessing.
 
     >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
     {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}

@@ -54,16 +54,14 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
     trainer.totals.monitor = trainer.monitor.state()
     trainer.running.gather_sources()
     args, state = trainer.args, trainer.state
-    before, best_step = (args.output_dir, args.push_to_hub), state.best_global_step
+    before = args.output_dir, args.push_to_hub, state.best_global_step
     with _written_aside(trainer, folder) as aside:
         # Without a best step, `Trainer` does not record the temporary folder as the best model.
-        state.best_global_step = None
-        args.output_dir, args.push_to_hub = str(aside.parent), False
+        args.output_dir, args.push_to_hub, state.best_global_step = str(aside.parent), False, None
         try:
             write()
         finally:
-            state.best_global_step = best_step
-            args.output_dir, args.push_to_hub = before
+            args.output_dir, args.push_to_hub, state.best_global_step = before
         record_best_checkpoint(state, folder)
         if args.should_save:
             state.save_to_json(aside / STATE_FILE)
@@ -131,7 +129,7 @@ def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> N
 def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None:
     """
     Delete surplus checkpoints, the earliest steps first, but neither the newest one, `folder`, nor `best`. Steps after
-    its own are an earlier run's and go before all others; `rotate_checkpoints` of transformers would keep them.
+    its own are an earlier run's, and go before all others.
     """
     if save_total_limit is None:
         return
