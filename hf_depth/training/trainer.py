@@ -119,10 +119,8 @@ class DepthTrainer(Seq2SeqTrainer):
         model: may also be the name or the configuration of what [`load_model`] loads.
         train_dataset, eval_dataset: prepared examples. With an objective also raw text: a list of strings, or a data
             set with a column `text`; to evaluate on also a mapping of names to such.
-        objective ([`Objective`]): prepares raw text, corrupts it, and gives tokenizer, collator and kind of model. A
-            class stands for its default settings.
-        card: what the model card states beside what the trainer knows: its `sections`, such as `{"Data": {…}}`, and
-            arguments of `Trainer.create_model_card`.
+        objective ([`Objective`]): prepares raw text, and gives tokenizer, collator and kind of model.
+        card: what the model card states: `sections`, and arguments of `Trainer.create_model_card`.
 
     >>> from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments
     >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
@@ -145,8 +143,7 @@ class DepthTrainer(Seq2SeqTrainer):
     args_class = DepthTrainingArguments
     training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
     has_indices = False  # whether what comes out of an evaluation is put in order afterwards
-    # What identifies the run, see `describe_run`: `run.json` of each checkpoint.
-    run_description: dict[str, Any] | None = None
+    run_description: dict[str, Any] | None = None  # `run.json` of each checkpoint, see `describe_run`
 
     def __init__(
         self,
@@ -353,7 +350,6 @@ class DepthTrainer(Seq2SeqTrainer):
     ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
         """
         The sum of the weighted losses of this batch, divided by `num_items_in_batch`: the labels of the global batch.
-
         `inputs` are `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and what else the
         collator writes. A model of this package returns its logits in training with `skip_logits=False`.
 
@@ -373,8 +369,7 @@ class DepthTrainer(Seq2SeqTrainer):
             inputs["decoder_input_ids"] = decoder_inputs(self.model, inputs["labels"])
         config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
         weights = loss_weights(inputs["labels"], num_items_in_batch, config, self.args, self.accelerator.num_processes)
-        # In training only a subclass asks for outputs: then `token_losses`, for terms of its own, have gradients.
-        needs_gradients = return_outputs and model.training
+        needs_gradients = return_outputs and model.training  # only a subclass, for terms of its own, asks for outputs
         with self.autocast():
             loss, token_losses, outputs = weighted_loss(model, inputs, weights, self._weights_losses, needs_gradients)
         predictions = None
@@ -444,10 +439,7 @@ class DepthTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """
-        As [`Seq2SeqTrainer.evaluate`]; several data sets, such as the sources of a mixture, are evaluated one by one
-        (`eval_novels_loss`) and all together (`eval_loss`, a mean over their labels), with one log for all.
-        """
+        """As [`Seq2SeqTrainer.evaluate`]; several data sets one by one (`eval_novels_loss`) and together."""
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(datasets, str):
             datasets = self.eval_dataset[datasets]
