@@ -1,6 +1,10 @@
 """YAML without keys that are given twice, of which PyYAML takes the last without a word, and its errors in a line."""
 
+from typing import Any
+
 import yaml
+
+from .errors import UserError
 
 
 class UniqueKeyLoader(yaml.SafeLoader):
@@ -36,3 +40,11 @@ def yaml_problem(error: yaml.YAMLError) -> str:
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
     advice = ": put quotes round a text with a colon" if "mapping values are not allowed" in problem else ""
     return f"{f', line {mark.line + 1}' if mark else ''}: {problem}{advice}."
+
+
+def load_yaml(text: str | bytes, source: str) -> Any:
+    """What a YAML or JSON text holds; [`UserError`] that begins with `source`, the name of the text."""
+    try:
+        return yaml.load(text, UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{source}{yaml_problem(error)}") from error

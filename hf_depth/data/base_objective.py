@@ -3,8 +3,9 @@
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from inspect import get_annotations
 from itertools import islice
 from typing import Any, ClassVar
@@ -16,16 +17,16 @@ from ..errors import UserError
 from ..ranges import LENGTH, LENGTHS, check_ranges
 from ..suggestions import listed
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
-from .files import check_text_column, without_format
-from .metadata import MetadataEncoder, check_metadata_columns
-from .mixture import DocumentMixture, MixtureDataset, MixtureStream, mix_examples, naming_source
+from .metadata import MetadataEncoder
+from .mixture import DocumentMixture, MixtureDataset, MixtureStream, Statistics, join_sources, naming_source
 from .packing import LengthBounds, PackedPreprocessor
 from .preprocessing import (
     DepthPreprocessor,
-    NoExamplesError,
     SpanCorruptionPreprocessor,
     dataset_statistics,
+    no_examples,
     prepare_dataset,
+    readable_documents,
 )
 from .streams import ExampleStream
 from .tokenization import add_sentinels
@@ -34,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
 Preprocessor = SpanCorruptionPreprocessor | DepthPreprocessor | PackedPreprocessor
-Statistics = dict[str, int]
 # What comes of a split: of a mixture, one data set to train on and several to evaluate on.
 Examples = Dataset | ExampleStream | MixtureDataset | MixtureStream | dict[str, Dataset]
 Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
@@ -43,12 +43,6 @@ Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
 CHECKED_EXAMPLES = 1000
 PACKING_SETTINGS = ("packing", "packed_source_length", "packed_target_length")
 METADATA_SETTINGS = ("metadata_columns", "metadata_probability", "max_metadata_length")
-
-
-def summed_statistics(statistics: Iterable[Statistics]) -> Statistics:
-    """The statistics of several data sets together."""
-    statistics = list(statistics)
-    return {name: sum(each[name] for each in statistics) for name in statistics[0]}
 
 
 @contextlib.contextmanager
@@ -88,11 +82,12 @@ class Objective(ABC):
     # Which models it trains (a key of `models.loading.MODEL_TYPES`), and its name for that kind of model.
     model_type: ClassVar[str]
     name: ClassVar[str]
+    collator_class: ClassVar[type]
     # How many times as long as an example a packed row is by default.
     packed_examples: ClassVar[int] = 1
     # Subclasses that have these settings make fields of them.
-    min_sentences = 1
     pack_examples = False
+    pmi_vocab_file = None
 
     tokenizer: PreTrainedTokenizerBase
     max_source_length: int = 512
@@ -140,7 +135,7 @@ class Objective(ABC):
                 "`max_metadata_length` must be between 1 and half of `max_source_length`="
                 f"{self.max_source_length}, got {self.max_metadata_length}: the rest is for the text."
             )
-        others = [name for name in ("packing", "metadata_columns", "pmi_vocab_file") if getattr(self, name, None)]
+        others = [name for name in ("packing", "metadata_columns", "pmi_vocab_file") if getattr(self, name)]
         if self.pack_examples and others:
             raise UserError(
                 f"`pack_examples` joins documents, which does not go with `{others[0]}`: leave one of them out."
@@ -201,11 +196,7 @@ class Objective(ABC):
         if not self.packing:
             return preprocessor
         limits = (self.packed_source_length, self.packed_target_length)
-        return PackedPreprocessor(preprocessor, self.length_bounds(), *limits, self.min_sentences)
-
-    @abstractmethod
-    def make_collator(self, **arguments: Any) -> Collator:
-        """The collator with the noise of this objective; `arguments` are lengths, padding and seed for it."""
+        return PackedPreprocessor(preprocessor, self.length_bounds(), *limits)
 
     def collator(
         self,
@@ -214,23 +205,20 @@ class Objective(ABC):
         pad_to_multiple_of: int | None = None,
     ) -> Collator:
         """
-        The collator that corrupts what [`prepare`] returns.
+        The collator that corrupts what [`prepare`] returns: a `collator_class` with those settings of this objective
+        that are fields of it.
 
         Args:
             seed: with the epoch and the tokens of an example it decides what is drawn for that example.
             padding: `"longest"`, or `"max_length"` for static shapes.
             pad_to_multiple_of: makes both widths of a batch a multiple of this number.
         """
-        packed = {name: getattr(self, name) for name in PACKING_SETTINGS[1:]} if self.packing else {}
-        return self.make_collator(
-            max_source_length=self.max_source_length,
-            max_target_length=self.max_target_length,
-            padding=padding,
-            pad_to_multiple_of=pad_to_multiple_of,
-            seed=seed,
-            metadata_probability=self.metadata_probability,
-            **packed,
-        )
+        taken = {item.name for item in fields(self.collator_class)}
+        arguments = {item.name: getattr(self, item.name) for item in fields(self) if item.name in taken}
+        if self.name in self.collator_class.objectives:
+            arguments["objective"] = self.name
+        arguments |= {"seed": seed, "padding": padding, "pad_to_multiple_of": pad_to_multiple_of}
+        return self.collator_class(**arguments, whole_units=self.pmi_vocab_file is not None)
 
     def prepare(
         self,
@@ -268,36 +256,26 @@ class Objective(ABC):
             )
         packing = self.packing if packing is None else packing
         preprocessor = self.training_preprocessor(text_column) if packing else self.preprocessor(text_column)
-        examples = self._prepare(documents, preprocessor, max_samples, num_proc, overwrite_cache, desc)
+        settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache, "desc": desc}
+        examples = self._prepare(documents, preprocessor, max_samples, **settings)
         if isinstance(examples, Dataset):
             self._reported(examples, "prepared")
         return examples
 
     def _prepare(
-        self,
-        documents: Documents,
-        preprocessor: Preprocessor,
-        max_samples: int | None,
-        num_proc: int | None,
-        overwrite_cache: bool,
-        desc: str,
+        self, documents: Documents, preprocessor: Preprocessor, max_samples: int | None, **settings: Any
     ) -> Documents:
         if isinstance(documents, IterableDataset):
-            examples = prepare_dataset(documents, preprocessor, min_sentences=self.min_sentences)
+            examples = prepare_dataset(documents, preprocessor)
             return examples if max_samples is None else examples.take(max_samples)
-        settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache, "desc": desc}
         wanted = len(documents) if max_samples is None or self.pack_examples else max_samples
         while True:
-            some, is_all = documents.select(range(min(wanted, len(documents)))), wanted >= len(documents)
-            try:
-                examples = prepare_dataset(some, preprocessor, min_sentences=self.min_sentences, **settings)
-            except NoExamplesError:
-                if is_all:
-                    raise
-                examples = []
-            if is_all or len(examples) >= max_samples:
+            examples = prepare_dataset(documents.select(range(min(wanted, len(documents)))), preprocessor, **settings)
+            if wanted >= len(documents) or len(examples) >= max_samples:
                 break
             wanted *= 2  # some documents gave no example
+        if not len(examples):
+            raise no_examples(f"the {len(documents):,} documents", preprocessor)
         if max_samples is not None:
             examples = examples.select(range(min(max_samples, len(examples))))
         return examples.with_format("numpy")
@@ -318,94 +296,81 @@ class Objective(ABC):
         """
         [`prepare`] each split of a corpus for a run. What comes of it is logged and checked.
 
-        A stream to train on is an [`ExampleStream`]: endless, each example once per pass, shuffled, with new noise at
-        each pass. With `max_samples` it is read into memory, as is a stream to evaluate on: only then is it known
-        which examples these are, and to several processes which of them just fill up their last batch.
-
-        The sources of a mixture are prepared one by one. Those to train on are mixed, see [`mix_examples`]; of the
-        other splits there is a dictionary with the examples of each source.
+        A stream to train on is an [`ExampleStream`]. With `max_samples`, and to evaluate on, a stream is read into
+        memory. Sources of a mixture are prepared one by one; those to train on are mixed, see [`mix_examples`].
 
         Args:
             corpus: splits `train`, `validation`, `test` (or some of them), see [`load_corpus`].
             text_column, num_proc, overwrite_cache: as for [`prepare`].
             max_samples: the most examples of each split, of a mixture from each source.
-            main_process_first: makes the context in which one process prepares before the others, such as that of
-                training arguments.
+            main_process_first: makes the context in which one process prepares before the others.
             seed, shuffle_buffer_size, whole_shards: of a stream to train on, see [`ExampleStream`].
 
         Returns:
-            The prepared splits, and the [`dataset_statistics`] of those whose length is known, also those of each
+            The prepared splits, and the [`dataset_statistics`] of those whose length is known; also those of each
             source of a mixture, such as `"novels train"`.
 
         Raises:
             `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
         """
-        if not isinstance(corpus, Mapping):
-            raise UserError(
-                f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one "
-                "data set by `objective.prepare(documents)`."
-            )
-        data, statistics, limits = {}, {}, max_samples or {}
-        for split, limit in limits.items():
-            if split not in (*corpus, "train", "validation", "test"):
-                raise UserError(f"`max_samples`: there is no split {split!r}, only {listed(corpus)}.")
-            if limit is not None and limit < 1:
-                raise UserError(f"`max_samples` of {split} must be at least 1, got {limit}.")
-
-        def prepare(split: str, documents: Documents, text_column: str, whole_shards: bool, source: str = "") -> Any:
-            limit, title = limits.get(split), f"{source} {split}".lstrip()
-            if isinstance(documents, IterableDataset) and split == "train" and limit is None:
-                return self._endless(documents, text_column, seed, shuffle_buffer_size, whole_shards)
-            # Metrics of evaluation are means over examples, and `generate()` takes one per row.
-            preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
-            with main_process_first(desc=f"preparing the {title} split"):
-                settings = (num_proc, overwrite_cache, f"Preparing {title}")
-                examples = self._prepare(documents, preprocessor, limit, *settings)
-                if isinstance(examples, IterableDataset):
-                    examples = self._in_memory(examples, split, preprocessor)
-            statistics[title] = self._reported(examples, split)
-            return examples
-
+        limits = _checked_limits(corpus, max_samples or {})
+        settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache}
+        data, statistics, of_stream = {}, {}, (seed, shuffle_buffer_size)
         for split, documents in corpus.items():
+            prepare = partial(self._prepare_split, split, limits.get(split), main_process_first, settings, of_stream)
             if not isinstance(documents, DocumentMixture):
-                data[split] = prepare(split, documents, text_column, whole_shards)
+                data[split], counts = prepare("", documents, text_column, whole_shards)
+                statistics |= {split: counts} if counts else {}
                 continue
-            data[split] = {}
-            for name, source in documents.sources.items():
-                logger.info(f"{split}, source {name!r}:")
+            sources, counts = {}, {}
+            for name, one in documents.sources.items():
                 with naming_source(name):
-                    data[split][name] = prepare(split, documents[name], source.text_column, source.is_remote, name)
-            counts = [statistics[f"{name} {split}"] for name in data[split] if f"{name} {split}" in statistics]
-            statistics |= {split: summed_statistics(counts)} if counts else {}
-            if split == "train":
-                data[split] = mix_examples(data[split], documents.mixing, seed)
-                logger.info(f"{split}: {data[split].description}")
+                    sources[name], counts[name] = prepare(name, documents[name], one.text_column, one.is_remote)
+            data[split], of_split = join_sources(split, sources, counts, documents.mixing, seed)
+            statistics |= of_split
         return data, statistics
+
+    def _prepare_split(
+        self,
+        split: str,
+        limit: int | None,
+        main_process_first: Callable[..., contextlib.AbstractContextManager],
+        settings: Mapping[str, Any],
+        of_stream: tuple[int, int],
+        source: str,
+        documents: Documents,
+        text_column: str,
+        whole_shards: bool,
+    ) -> tuple[Dataset | ExampleStream, Statistics | None]:
+        """The examples of a split, or of a source of it, and their statistics if their number is known."""
+        title = f"{source} {split}".lstrip()
+        if source:
+            logger.info(f"{split}, source {source!r}:")
+        if isinstance(documents, IterableDataset) and split == "train" and limit is None:
+            return self._endless(documents, text_column, *of_stream, whole_shards), None
+        # Metrics of evaluation are means over examples, and `generate()` takes one per row.
+        preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
+        with main_process_first(desc=f"preparing the {title} split"):
+            examples = self._prepare(documents, preprocessor, limit, desc=f"Preparing {title}", **settings)
+            if isinstance(examples, IterableDataset):  # in parts: lists take ten times the memory of arrays
+                parts = [Dataset.from_dict(part, features=preprocessor.features) for part in examples.iter(1000)]
+                if not parts:
+                    raise no_examples(f"the documents of the {split} stream", preprocessor)
+                examples = concatenate_datasets(parts).with_format("numpy")
+        return examples, self._reported(examples, split)
 
     def _endless(
         self, documents: IterableDataset, text_column: str, seed: int, buffer_size: int, whole_shards: bool
     ) -> ExampleStream:
         """A stream to train on, the first examples of which are checked."""
-        documents = without_format(documents)
-        check_text_column(documents, text_column)
-        check_metadata_columns(documents, self.metadata_columns, text_column)
+        documents, _ = readable_documents(documents, text_column, self.metadata_columns)
         preprocessor = self.training_preprocessor(text_column)
-        stream = ExampleStream(documents, preprocessor, self.min_sentences, seed, buffer_size, whole_shards)
+        stream = ExampleStream(documents, preprocessor, seed, buffer_size, whole_shards)
         first = Dataset.from_list(list(islice(stream.one_pass(), CHECKED_EXAMPLES)), preprocessor.features)
         kind = "rows" if self.packing else "examples"
         logger.info(f"train: a stream, of which these are the first {len(first):,} {kind}")
         self._reported(first.with_format("numpy"), "train")
         return stream
-
-    def _in_memory(self, examples: IterableDataset, split: str, preprocessor: Preprocessor) -> Dataset:
-        # In parts, since lists of numbers take ten times the memory of arrays.
-        parts = [Dataset.from_dict(part, features=preprocessor.features) for part in examples.iter(1000)]
-        if not parts:
-            raise NoExamplesError(
-                f"None of the documents of the {split} stream gives an example: they have too little text, or fewer "
-                f"than `min_sentences` {self.min_sentences} sentences."
-            )
-        return concatenate_datasets(parts).with_format("numpy")
 
     def _reported(self, examples: Dataset, split: str) -> Statistics:
         """The statistics of prepared examples, which are in numpy format; they are logged and checked."""
@@ -427,3 +392,17 @@ class Objective(ABC):
             logger.warning(
                 f"No example of the {split} data has metadata: {', '.join(self.metadata_columns)} are empty."
             )
+
+
+def _checked_limits(corpus: Any, max_samples: Mapping[str, int | None]) -> Mapping[str, int | None]:
+    if not isinstance(corpus, Mapping):
+        raise UserError(
+            f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one "
+            "data set by `objective.prepare(documents)`."
+        )
+    for split, limit in max_samples.items():
+        if split not in (*corpus, "train", "validation", "test"):
+            raise UserError(f"`max_samples`: there is no split {split!r}, only {listed(corpus)}.")
+        if limit is not None and limit < 1:
+            raise UserError(f"`max_samples` of {split} must be at least 1, got {limit}.")
+    return max_samples

@@ -57,7 +57,7 @@ class _CorruptionCollator:
 
     # The columns that examples must have, and what makes them.
     _columns = ("input_ids",)
-    _objectives = ("span_corruption", "prefix_lm", "mixture_of_denoisers")
+    objectives = ("span_corruption", "prefix_lm", "mixture_of_denoisers")
     _preparation = "SpanCorruptionObjective(...).prepare(documents)"
 
     def __post_init__(self):
@@ -86,8 +86,8 @@ class _CorruptionCollator:
         for name in ("eos_token", "pad_token"):
             if getattr(self.tokenizer, name) is None:
                 raise UserError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
-        if self.objective not in self._objectives:
-            raise UserError(f"`objective` must be one of {listed(self._objectives)}, got {self.objective!r}.")
+        if self.objective not in self.objectives:
+            raise UserError(f"`objective` must be one of {listed(self.objectives)}, got {self.objective!r}.")
         check_noise(self.mlm_probability, self.mean_noise_span_length)
         check_ranges(self, _RANGES)
         if self.padding not in (True, "longest", "max_length"):
@@ -158,7 +158,7 @@ class _CorruptionCollator:
             batch = self._packed(inputs, targets, num_examples)
         counted = ["num_cut_tokens"] if "num_cut_tokens" in examples[0] else []
         if "source" in examples[0]:
-            counted += ["source", "num_documents"]
+            counted += ["source", "num_documents", "ended_passes"]
             batch["num_examples"] = np.ones(len(examples), np.int64) if num_examples is None else num_examples
             batch["num_tokens"] = np.add.reduceat(lengths, run_starts(batch["num_examples"]), dtype=np.int64)
         for name in counted:
@@ -429,7 +429,7 @@ class DataCollatorForDepth(_CorruptionCollator):
     """
 
     _columns = ("input_ids", "sentence_lengths")
-    _objectives = ("span_corruption", "prefix_lm")
+    objectives = ("span_corruption", "prefix_lm")
     _preparation = "DepthObjective(...).prepare(documents)"
 
     mlm_probability: float = 0.3
@@ -457,7 +457,7 @@ class DataCollatorForDepth(_CorruptionCollator):
             if num_sentences.min() < 2:
                 raise UserError(
                     f"Example {int(num_sentences.argmin())} of the batch has a single sentence, but a prefix language "
-                    "model needs one to read and one to write. Leave it out (`min_sentences=2` of `prepare_dataset`)."
+                    "model needs one to read and one to write. Leave it out (`min_sentences=2`)."
                 )
             self._check_lengths(lengths, *depth_prefix_lengths(lengths, num_sentences))
             return split_depth_prefix(*sentences, self.sentence_shuffling_probability, self._special_ids, random)

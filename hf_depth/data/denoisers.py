@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ..errors import UserError
 from ..ranges import Range, check_ranges
-from ..yaml_files import UniqueKeyLoader
+from ..yaml_files import load_yaml
 from .noise import Draw, ExampleRandom
 from .noise_lengths import (
     MAX_NOISE_DENSITY,
@@ -113,9 +112,9 @@ def parse_denoisers(values: Iterable[Denoiser | Mapping[str, Any] | str]) -> tup
 
 def _parse(value: Denoiser | Mapping[str, Any] | str) -> Denoiser:
     try:
-        parsed = yaml.load(value, UniqueKeyLoader) if isinstance(value, str) else value
+        parsed = load_yaml(value, "`denoisers`") if isinstance(value, str) else value
         return parsed if isinstance(parsed, Denoiser) else Denoiser(**parsed)
-    except (TypeError, yaml.YAMLError):  # no mapping, an unknown name, no density
+    except TypeError:  # no mapping, an unknown name, no density
         raise UserError(
             "A denoiser of `denoisers` is a mapping such as {density: 0.15, mean_length: 3, mode: '[R]', weight: 1}, "
             f"got {value!r:.80}."

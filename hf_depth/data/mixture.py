@@ -6,29 +6,32 @@ Each source is prepared separately. [`mix_examples`] then mixes the examples: ma
 """
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import chain, count, islice
+from dataclasses import dataclass, fields, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from datasets import Dataset, IterableDataset
 
 from ..errors import UserError
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
-from ..yaml_files import UniqueKeyLoader, yaml_problem
+from ..yaml_files import load_yaml
 from .files import FILE_ARGUMENTS, Files, file_names
-from .streams import FIRST_POSITION, ExampleStream, Position, ResumableStream
+from .streams import ExampleStream, TrainingStream
 
+logger = logging.getLogger(__name__)
+
+Statistics = dict[str, int]  # of prepared examples, see `preprocessing.dataset_statistics`
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
 RANGES = {"weight": Range(above=0), "temperature": Range(above=0)}
 MOST_REPEATS = 100  # an epoch may have at most so many times the examples of all sources
-DRAWS_AT_ONCE = 1000  # each block of draws has its own generator, so that a stream can be resumed at any place
+DRAWS_AT_ONCE = 1000  # each block of draws has its own generator
 
 # A name is part of names of metrics: `eval_novels_loss`, `novels/tokens`. Names such as `sentence` are refused, as
 # `eval_sentence_loss` is already a component of the loss.
@@ -151,14 +154,13 @@ def _sources_of(item: Any) -> list[MixtureSource]:
     if "=" in text and not is_json and not Path(text).is_file():
         return [_source(_key_values(text))]
     try:
-        content = yaml.load(text if is_json else Path(text).read_text(encoding="utf-8"), UniqueKeyLoader)
+        content = text if is_json else Path(text).read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"`dataset_mixture`: {text!r} is neither a file that can be read ({error.strerror}) nor a source such as "
             "name=novels,weight=0.7,train_file=novels/*.jsonl.gz."
         ) from error
-    except yaml.YAMLError as error:
-        raise UserError(f"`dataset_mixture`: {text}{yaml_problem(error)}") from error
+    content = load_yaml(content, f"`dataset_mixture`: {text}")
     content = [content] if is_json else content
     if not isinstance(content, list) or not all(isinstance(values, Mapping) for values in content):
         raise UserError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
@@ -314,7 +316,7 @@ class DocumentMixture(dict[str, Dataset | IterableDataset]):
         columns = [self.sources[name].text_column for name in self]
         parts, unfinished = list(self.values()), set(range(len(self)))
         iterators = [iter(part) for part in parts]
-        for index in chain.from_iterable(_draws(probabilities, seed, 0)):
+        for index in _draws(probabilities, seed, 0):
             document = next(iterators[index], None)
             if document is None:
                 unfinished.discard(index)
@@ -364,6 +366,30 @@ def mix_examples(
         return MixtureDataset(examples, mixing, seed)
     mixing.check_streams()
     return MixtureStream(dict(examples), mixing.probabilities(dict.fromkeys(examples)), seed)
+
+
+def join_sources(
+    split: str,
+    sources: Mapping[str, Any],
+    statistics: Mapping[str, Statistics | None],
+    mixing: Mixing,
+    seed: int,
+) -> tuple[Any, dict[str, Statistics]]:
+    """
+    A split of a mixture, given the examples of its sources: to train on one data set, to evaluate on several. With the
+    statistics of each source and of all together, unless the sources are streams.
+    """
+    found = {f"{name} {split}": counts for name, counts in statistics.items() if counts}
+    found |= {split: summed_statistics(list(found.values()))} if found else {}
+    if split == "train":
+        sources = mix_examples(sources, mixing, seed)
+        logger.info(f"{split}: {sources.description}")
+    return sources, found
+
+
+def summed_statistics(statistics: Sequence[Statistics]) -> Statistics:
+    """The statistics of several data sets together."""
+    return {name: sum(each[name] for each in statistics) for name in statistics[0]}
 
 
 class MixtureDataset(torch.utils.data.Dataset):
@@ -453,18 +479,18 @@ def _sources_of_an_epoch(
 
 
 @dataclass
-class MixtureStream(ResumableStream):
+class MixtureStream(TrainingStream):
     """
     An endless stream of the examples of several streams, made by [`mix_examples`].
 
     Each consumer draws its sources itself, so the proportions hold for each of them. A source that is used up begins
-    its next pass. A position holds the number of examples given, and then the position in each source.
+    its next pass. The examples have a column `ended_passes` (`int`): how many passes over their source have ended
+    since its last example.
     """
 
     streams: dict[str, ExampleStream]
     probabilities: dict[str, float]
     seed: int = 42
-    starts: dict[int, Position] = field(default_factory=dict, init=False)
 
     @property
     def source_names(self) -> list[str]:
@@ -480,40 +506,21 @@ class MixtureStream(ResumableStream):
         """Yield the first examples of each source in turn, not shuffled, until a source is used up."""
         return chain.from_iterable(zip(*(stream.one_pass() for stream in self.streams.values()), strict=False))
 
-    def examples_from(
-        self, consumer: int, num_consumers: int, start: Position | None = None
-    ) -> Iterator[tuple[Position, dict[str, Any]]]:
-        """See [`ResumableStream.examples_from`]."""
-        width = len(FIRST_POSITION)
-        number, *numbers = start or (0, *FIRST_POSITION * len(self.streams))
-        positions = [tuple(numbers[i : i + width]) for i in range(0, len(numbers), width)]
-        parts = [
-            stream.examples_from(consumer, num_consumers, position)
-            for stream, position in zip(self.streams.values(), positions, strict=True)
-        ]
-        draws = _draws(list(self.probabilities.values()), self.seed, consumer, number // DRAWS_AT_ONCE)
-        for source in islice(chain.from_iterable(draws), number % DRAWS_AT_ONCE, None):
-            positions[source], example = next(parts[source])
-            number += 1
-            yield (number, *chain.from_iterable(positions)), {**example, "source": source}
-
-    @staticmethod
-    def epochs(position: Position) -> Position:
-        """Return the number of passes that a consumer has completed over each source."""
-        return position[2 :: len(FIRST_POSITION)]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        parts = {name: stream.settings for name, stream in self.streams.items()}
-        return {"seed": self.seed, "probabilities": self.probabilities, "sources": parts}
+    def consumer_examples(self, consumer: Sequence[int], num_consumers: int) -> Iterator[dict[str, Any]]:
+        parts = [stream.consumer_examples(consumer, num_consumers) for stream in self.streams.values()]
+        epochs = [0] * len(parts)
+        for source in _draws(list(self.probabilities.values()), self.seed, *consumer):
+            example = next(parts[source])
+            ended, epochs[source] = example["stream_epoch"] - epochs[source], example["stream_epoch"]
+            yield {**example, "source": source, "ended_passes": ended}
 
     @property
     def versions(self) -> dict[str, Any]:
         return {name: value for stream in self.streams.values() for name, value in stream.versions.items()}
 
 
-def _draws(probabilities: Sequence[float], seed: int, consumer: int, start: int = 0) -> Iterator[list[int]]:
-    """Yield endless blocks of `DRAWS_AT_ONCE` drawn sources, beginning with the block number `start`."""
-    for block in count(start):
+def _draws(probabilities: Sequence[float], seed: int, consumer: int) -> Iterator[int]:
+    """Yield drawn sources without end."""
+    for block in count():
         random = np.random.default_rng([seed % 2**64, consumer, block, len(probabilities)])
-        yield random.choice(len(probabilities), size=DRAWS_AT_ONCE, p=probabilities).tolist()
+        yield from random.choice(len(probabilities), size=DRAWS_AT_ONCE, p=probabilities).tolist()

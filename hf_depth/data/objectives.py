@@ -2,7 +2,7 @@
 What a model is pre-trained on. An objective is given its noise, lengths and sentence settings once; it prepares
 documents and makes the collator that fits them.
 
-A new objective is a subclass of [`Objective`] with its settings as fields, a `preprocessor` and a `make_collator`. If
+A new objective is a subclass of [`Objective`] with its settings as fields, a `preprocessor` and a `collator_class`. If
 it stands in `OBJECTIVES`, the flags of the pre-training script reach it by the names of its fields.
 """
 
@@ -17,9 +17,10 @@ import numpy as np
 from datasets import Dataset
 
 from ..errors import UserError
-from .base_objective import CHECKED_EXAMPLES, Objective, Statistics
+from .base_objective import CHECKED_EXAMPLES, Objective
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_input_and_target_lengths, most_spans, parse_denoisers
+from .mixture import Statistics
 from .noise_lengths import (
     MAX_UNIT_LENGTH,
     depth_input_and_target_lengths,
@@ -62,14 +63,6 @@ class _PMIMasking:
             "max_unit_length": 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH,
         }
 
-    @property
-    def _collator_noise(self) -> dict[str, Any]:
-        return {
-            "mlm_probability": self.mlm_probability,
-            "mean_noise_span_length": self.mean_noise_span_length,
-            "whole_units": self.pmi_vocab_file is not None,
-        }
-
     def _reported(self, examples: Dataset, split: str) -> Statistics:
         if self.units is not None:
             texts = examples.select_columns("input_ids")[:CHECKED_EXAMPLES]["input_ids"]
@@ -88,6 +81,7 @@ class _T5Objective(Objective):
     """What the objectives of T5 share: windows of tokens that are as long as both maximum lengths allow."""
 
     model_type = "t5"
+    collator_class = DataCollatorForT5SpanCorruption
     units = None
 
     def complete(self) -> None:
@@ -118,6 +112,7 @@ class _DepthObjective(Objective):
     """What the objectives of DEPTH share: windows of whole sentences, which are shuffled."""
 
     model_type = "depth"
+    collator_class = DataCollatorForDepth
     units = None
 
     sentence_shuffling_probability: float = 0.5
@@ -151,6 +146,7 @@ class _DepthObjective(Objective):
             max_sentences=self.max_sentences,
             text_column=text_column,
             language=self.sentence_language,
+            min_sentences=self.min_sentences,
             units=self.units,
             metadata=self.metadata_encoder,
         )
@@ -209,12 +205,6 @@ class DepthObjective(_PMIMasking, _DepthObjective):
     def length_bounds(self) -> LengthBounds:
         return partial(depth_input_and_target_lengths, **self._noise)
 
-    def make_collator(self, **arguments: Any) -> DataCollatorForDepth:
-        shuffling = self.sentence_shuffling_probability
-        return DataCollatorForDepth(
-            self.tokenizer, sentence_shuffling_probability=shuffling, **self._collator_noise, **arguments
-        )
-
 
 @dataclass
 class DepthPrefixLMObjective(_DepthObjective):
@@ -248,12 +238,6 @@ class DepthPrefixLMObjective(_DepthObjective):
     def complete(self) -> None:
         self.min_sentences = max(self.min_sentences, 2)
         super().complete()
-
-    def make_collator(self, **arguments: Any) -> DataCollatorForDepth:
-        shuffling = self.sentence_shuffling_probability
-        return DataCollatorForDepth(
-            self.tokenizer, objective="prefix_lm", sentence_shuffling_probability=shuffling, **arguments
-        )
 
 
 @dataclass
@@ -291,9 +275,6 @@ class SpanCorruptionObjective(_PMIMasking, _T5Objective):
     def length_bounds(self) -> LengthBounds:
         return partial(t5_input_and_target_lengths, **self._noise)
 
-    def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
-        return DataCollatorForT5SpanCorruption(self.tokenizer, **self._collator_noise, **arguments)
-
 
 @dataclass
 class PrefixLMObjective(_T5Objective):
@@ -321,9 +302,6 @@ class PrefixLMObjective(_T5Objective):
 
     def length_bounds(self) -> LengthBounds:
         return prefix_lengths
-
-    def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
-        return DataCollatorForT5SpanCorruption(self.tokenizer, objective="prefix_lm", **arguments)
 
 
 @dataclass
@@ -371,12 +349,6 @@ class MixtureOfDenoisersObjective(_T5Objective):
 
     def length_bounds(self) -> LengthBounds:
         return partial(denoiser_input_and_target_lengths, denoisers=self.denoisers, mode_tokens=self.mode_tokens)
-
-    def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
-        mixture = {"denoisers": self.denoisers, "mode_tokens": self.mode_tokens}
-        return DataCollatorForT5SpanCorruption(
-            self.tokenizer, objective="mixture_of_denoisers", **mixture, **arguments
-        )
 
 
 OBJECTIVES: dict[tuple[str, str], type[Objective]] = {

@@ -33,9 +33,7 @@ class PackedPreprocessor:
 
     The examples of a batch of documents are put together by the lengths that they can have after corruption: however
     they are corrupted, all of a row fit into both maximum lengths. Examples and rows are in the order of the
-    documents. Those that are too short to train on, without tokens or with fewer than `min_sentences` sentences, are
-    in rows of their own, which [`prepare_dataset`] counts and drops. The rows depend on `batch_size` and `num_proc` of
-    the map.
+    documents. The rows depend on `batch_size` and `num_proc` of the map.
 
     >>> from hf_depth.data.noise_lengths import prefix_lengths
     >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
@@ -54,7 +52,6 @@ class PackedPreprocessor:
     length_bounds: LengthBounds
     max_source_length: int
     max_target_length: int
-    min_sentences: int = 1
     # The examples of a batch of documents are put together: large batches leave little padding.
     joins_documents = True
 
@@ -69,6 +66,11 @@ class PackedPreprocessor:
         return self.preprocessor.input_columns
 
     @property
+    def min_sentences(self) -> int:
+        """The least sentences of an example."""
+        return self.preprocessor.min_sentences
+
+    @property
     def versions(self) -> dict[str, Any]:
         """The versions of all that decides which rows documents give."""
         return self.preprocessor.versions
@@ -81,17 +83,11 @@ class PackedPreprocessor:
 
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
         columns = self.preprocessor(batch)
-        usable = _lengths(columns["input_ids"]) > 0  # (num_examples,)
-        if self.min_sentences > 1:
-            usable &= _lengths(columns["sentence_lengths"]) >= self.min_sentences
-        chosen = np.flatnonzero(usable)
-        lists = [columns[name] for name in ("input_ids", "sentence_lengths") if name in columns]
-        source, target = self.length_bounds(*(_lengths(values)[chosen] for values in lists))
+        counted = [columns[name] for name in ("input_ids", "sentence_lengths") if name in columns]
+        source, target = self.length_bounds(*map(_lengths, counted))
         if METADATA_IDS in columns:
-            source = source + _lengths(columns[METADATA_IDS])[chosen]
-        rows = [chosen[row] for row in pack(source, target, self.max_source_length, self.max_target_length)]
-        rows = sorted([*rows, *np.flatnonzero(~usable)[:, None]], key=lambda row: row[0])
-        return self._joined(columns, rows)
+            source = source + _lengths(columns[METADATA_IDS])
+        return self._joined(columns, pack(source, target, self.max_source_length, self.max_target_length))
 
     def _joined(self, columns: dict[str, list], rows: list[np.ndarray]) -> dict[str, list]:
         joined = {}

@@ -29,20 +29,17 @@ from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids, tex
 logger = logging.getLogger(__name__)
 
 # Part of the fingerprint of prepared data: raise it when the same text may give other examples, of any kind.
-EXAMPLES_VERSION = 3
+EXAMPLES_VERSION = 4
 
 
-class NoExamplesError(UserError):
-    """No document gives an example: all have too little text, or too few sentences."""
-
-
-class _Preprocessor:
+class Preprocessor:
     """What the makers of windows share: what they read, and what they write."""
 
     version: ClassVar[int] = EXAMPLES_VERSION
     list_columns: ClassVar[tuple[str, ...]] = ("input_ids",)
     # Whether examples hold text of several documents of a batch.
     joins_documents: ClassVar[bool] = False
+    min_sentences: ClassVar[int] = 1
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"version": self.version}  # what the fingerprint of a cache is made of
@@ -85,14 +82,13 @@ def _unit_lengths(units: UnitFinder, windows: list[np.ndarray], parts: list[np.n
 
 
 @dataclass
-class SpanCorruptionPreprocessor(_Preprocessor):
+class SpanCorruptionPreprocessor(Preprocessor):
     """
     Cuts documents into windows of tokens for [`DataCollatorForT5SpanCorruption`].
 
     Called with a batch of documents, it returns the columns `input_ids` (int32 arrays, 2 to `raw_length` tokens, no
     special tokens), `num_cut_tokens` (always 0: no sentences are known) and `num_documents` (how many documents begin
-    in the example). No token is lost, but a text of fewer than two tokens gives an example without tokens, which
-    [`prepare_dataset`] counts and drops.
+    in the example). No token is lost, but a text of fewer than two tokens gives no example.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
@@ -164,7 +160,7 @@ class SpanCorruptionPreprocessor(_Preprocessor):
                 places[-2:] = [(start, before), (end - 1, last)]
         places = [(start, end) for start, end in places if end - start > 1]
         if not places:
-            return [tokens[:0]], [0]
+            return [], []
         lengths = np.array(list(map(len, parts)))  # (num_documents,)
         begun = np.searchsorted(run_starts(lengths), np.array(places))  # (num_windows, 2)
         return [tokens[start:end] for start, end in places], (begun[:, 1] - begun[:, 0]).tolist()
@@ -172,7 +168,7 @@ class SpanCorruptionPreprocessor(_Preprocessor):
     def _windows(self, tokens: np.ndarray) -> list[np.ndarray]:
         # `tokens` has the shape (document_length,).
         if len(tokens) < 2:
-            return [tokens[:0]]
+            return []
         cuts = np.arange(self.raw_length, len(tokens), self.raw_length)
         if len(tokens) % self.raw_length == 1:
             cuts[-1] -= 1  # a window of one token could not be corrupted
@@ -180,7 +176,7 @@ class SpanCorruptionPreprocessor(_Preprocessor):
 
 
 @dataclass
-class DepthPreprocessor(_Preprocessor):
+class DepthPreprocessor(Preprocessor):
     """
     Cuts documents into windows of whole consecutive sentences for [`DataCollatorForDepth`].
 
@@ -192,7 +188,7 @@ class DepthPreprocessor(_Preprocessor):
     Called with a batch of documents, it returns the columns `input_ids` (int32 arrays: the tokens of all sentences, no
     special tokens), `sentence_lengths` (int32 arrays: tokens of each sentence, at least 1), `num_cut_tokens` (how many
     of the tokens belong to a sentence that was cut) and `num_documents` (1 for the first example of a document, 0 for
-    the others). A document without tokens gives an example without tokens, which [`prepare_dataset`] counts and drops.
+    the others). A document without tokens gives no example.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
@@ -201,6 +197,7 @@ class DepthPreprocessor(_Preprocessor):
         mlm_probability, mean_noise_span_length (`float` or `None`): the noise that there will be, see [`check_noise`];
             `None` for prefix language modelling, which masks nothing.
         max_sentences (`int`, defaults to 20): most sentences of a window, not more than there are sentence tokens.
+        min_sentences (`int`, defaults to 1): leave out windows of fewer sentences.
         language (`str`, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
         text_column, units, metadata: as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence.
 
@@ -226,6 +223,7 @@ class DepthPreprocessor(_Preprocessor):
     max_sentences: int = 20
     text_column: str = "text"
     language: str = "en"
+    min_sentences: int = 1
     units: UnitFinder | None = None
     metadata: MetadataEncoder | None = None
 
@@ -252,9 +250,10 @@ class DepthPreprocessor(_Preprocessor):
         parts = text_parts(column_texts(batch, self.text_column))
         documents = (encode_sentences(part, self.encoder, self.splitter) for part in parts)
         for sentences in chain.from_iterable(documents):
-            windows = list(self._windows(sentences))
-            num_windows.append(len(windows))
-            for number, (window, num_cut_tokens) in enumerate(windows):
+            windows = enumerate(self._windows(sentences))
+            kept = [(number, *window) for number, window in windows if len(window[0]) >= self.min_sentences]
+            num_windows.append(len(kept))
+            for number, window, num_cut_tokens in kept:
                 columns["input_ids"].append(np.fromiter(chain.from_iterable(window), dtype=np.int32))
                 columns["sentence_lengths"].append(np.fromiter(map(len, window), dtype=np.int32, count=len(window)))
                 columns["num_cut_tokens"].append(num_cut_tokens)
@@ -274,8 +273,6 @@ class DepthPreprocessor(_Preprocessor):
                     yield [part], len(part)
                 start = end + 1
         yield from self._groups(sentences[start:])
-        if not sentences:
-            yield [], 0
 
     def _groups(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
         """
@@ -286,6 +283,8 @@ class DepthPreprocessor(_Preprocessor):
         lengths only through sums over whole windows or over groups that contain them: any order of the sentences of a
         window would have given the same windows.
         """
+        if not sentences:
+            return
         number = self._number_that_fits_on_average(sentences)
         for group in _equal_parts(sentences, -(-len(sentences) // number)):
             yield from self._halves(group)
@@ -294,7 +293,7 @@ class DepthPreprocessor(_Preprocessor):
         """How many of these sentences would fit into a window if all were of their mean length, at least two."""
         num_tokens = sum(map(len, sentences))
         if self._fits(len(sentences), num_tokens):
-            return max(len(sentences), 1)
+            return len(sentences)
         number = min(2, len(self.capacities))  # one sentence has no order to learn
         while number < len(self.capacities) and self._fits(number + 1, (number + 1) * num_tokens / len(sentences)):
             number += 1
@@ -370,27 +369,34 @@ def depth_capacities(
     return capacities[enough].tolist()
 
 
+def readable_documents(
+    documents: Dataset | IterableDataset, text_column: str, metadata_columns: Sequence[str] = ()
+) -> tuple[Dataset | IterableDataset, list[str]]:
+    """Documents as plain values, and the names of their columns; `ValueError` if a column is not as it must be."""
+    documents = without_format(documents)
+    columns = check_text_column(documents, text_column)
+    check_metadata_columns(documents, metadata_columns, text_column)
+    return documents, columns
+
+
 def prepare_dataset(
     dataset: Dataset | IterableDataset,
-    preprocessor: SpanCorruptionPreprocessor | DepthPreprocessor,
+    preprocessor: Preprocessor,
     num_proc: int | None = None,
     overwrite_cache: bool = False,
     desc: str | None = "Preparing text",
-    min_sentences: int = 1,
 ) -> Dataset | IterableDataset:
     """
     Map documents to examples of token ids, dropping all other columns. A result that `datasets` has cached is reused.
-    Documents that give no example (no text, or for T5 fewer than two tokens) are dropped; of a map-style data set,
-    what is left out is counted and logged.
+    Of a map-style data set, the documents that give no example are counted and logged.
 
     Args:
         dataset (`Dataset` or `IterableDataset`): documents, map-style or streamed; one split of a corpus.
-        preprocessor ([`SpanCorruptionPreprocessor`] or [`DepthPreprocessor`]): makes the examples.
+        preprocessor ([`SpanCorruptionPreprocessor`], …): makes the examples.
         num_proc, overwrite_cache, desc: of the map, for a map-style data set.
-        min_sentences (`int`, defaults to 1): leave out examples of a [`DepthPreprocessor`] with fewer sentences.
 
     Raises:
-        `ValueError`: if a column is missing or holds something else than text, or if no example is left.
+        `ValueError`: if a column is missing or holds something else than text.
 
     >>> from hf_depth import train_tokenizer
     >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", ""]})
@@ -399,73 +405,43 @@ def prepare_dataset(
     >>> examples.column_names, len(examples)
     (['input_ids', 'num_cut_tokens', 'num_documents'], 2)
     """
-    dataset = without_format(dataset)
-    columns = check_text_column(dataset, preprocessor.text_column)
-    check_metadata_columns(dataset, preprocessor.input_columns[1:], preprocessor.text_column)
+    text_column, *metadata_columns = preprocessor.input_columns
+    dataset, columns = readable_documents(dataset, text_column, metadata_columns)
+    options = {"batched": True, "features": preprocessor.features}
     if isinstance(dataset, IterableDataset):
-        return _prepared_stream(dataset, preprocessor, columns, min_sentences)
-    examples = dataset.map(
-        preprocessor,
-        batched=True,
-        remove_columns=columns,
-        features=preprocessor.features,
-        num_proc=num_proc,
-        load_from_cache_file=not overwrite_cache,
-        desc=desc,
-    )
-    examples = _kept(examples, "input_ids", 1, f"{len(dataset):,} documents", "too little text for an example")
-    if min_sentences > 1:
-        number = f"{_num_examples(examples):,} examples"
-        few = f"fewer than `min_sentences` {min_sentences} sentences (lower it, or raise `max_source_length`)"
-        # Packed rows of too few sentences hold one example each.
-        examples = _kept(examples, "sentence_lengths", min_sentences, number, few)
+        if dataset.features is None:  # then each document may have other columns, which `map` could not remove
+            columns = list(preprocessor.input_columns)
+            # A list among the arguments would be divided as if it held shards.
+            arguments = {"dataset": dataset, "columns": tuple(columns)}
+            dataset = IterableDataset.from_generator(_read_columns, gen_kwargs=arguments)
+        return dataset.map(preprocessor, remove_columns=columns, **options)
+    options |= {"num_proc": num_proc, "load_from_cache_file": not overwrite_cache, "desc": desc}
+    examples = dataset.map(preprocessor, remove_columns=columns, **options)
+    num_left_out = len(dataset) - _sum(examples.data["num_documents"])
+    if num_left_out:
+        # A few documents are always too short; a warning says that most of the text is lost.
+        level = logging.WARNING if 2 * num_left_out > len(dataset) else logging.INFO
+        what = f"{len(dataset):,} documents{', or how they begin' if preprocessor.min_sentences > 1 else ''}"
+        logger.log(level, f"Left out {num_left_out:,} of {what}: {too_little_text(preprocessor)}.")
     return examples
 
 
-def _prepared_stream(
-    dataset: IterableDataset,
-    preprocessor: SpanCorruptionPreprocessor | DepthPreprocessor,
-    columns: list[str],
-    min_sentences: int,
-) -> IterableDataset:
-    if dataset.features is None:  # then each document may have other columns, which `map` could not remove
-        columns = list(preprocessor.input_columns)
-        # A list among the arguments would be divided as if it held shards.
-        arguments = {"dataset": dataset, "columns": tuple(columns)}
-        dataset = IterableDataset.from_generator(_read_columns, gen_kwargs=arguments)
-    examples = dataset.map(preprocessor, batched=True, remove_columns=columns, features=preprocessor.features)
-    examples = examples.filter(_has_items, fn_kwargs={"column": "input_ids", "number": 1})
-    if min_sentences == 1:
-        return examples
-    return examples.filter(_has_items, fn_kwargs={"column": "sentence_lengths", "number": min_sentences})
+def too_little_text(preprocessor: Preprocessor) -> str:
+    """Why a document gives no example."""
+    least = preprocessor.min_sentences
+    few = f", or fewer than `min_sentences` {least} sentences (lower it, or raise `max_source_length`)"
+    return f"too little text{few if least > 1 else ''}"
 
 
-def _has_items(example: dict[str, Any], column: str, number: int) -> bool:
-    return len(example[column]) >= number
+def no_examples(documents: str, preprocessor: Preprocessor) -> UserError:
+    """The error that none of some documents gives an example; `documents` says which these are."""
+    return UserError(f"None of {documents} gives an example: {too_little_text(preprocessor)}.")
 
 
 def _read_columns(dataset: IterableDataset, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     # `iter(dataset)` would divide them among the workers of a data loader once more.
     for batch in dataset.iter(1000):
         yield from (dict(zip(columns, values, strict=True)) for values in column_values(batch, columns))
-
-
-def _kept(examples: Dataset, column: str, least: int, number: str, reason: str) -> Dataset:
-    """The examples whose lists in a column have at least so many items; `number` and `reason` are for messages."""
-    flags = [
-        flag
-        for batch in examples.with_format("arrow").iter(batch_size=10_000)
-        for flag in pc.greater_equal(pc.list_value_length(batch[column]), least).to_pylist()
-    ]
-    kept = np.flatnonzero(flags)  # (num_kept,)
-    if not len(kept):
-        raise NoExamplesError(f"None of the {number} is left: {reason}.")
-    if len(kept) == len(examples):
-        return examples
-    # A few documents or examples are always too short; a warning says that most of the text is lost.
-    level = logging.WARNING if 2 * len(kept) < len(examples) else logging.INFO
-    logger.log(level, f"Left out {len(examples) - len(kept):,} of {number}: {reason}.")
-    return examples.select(kept)
 
 
 def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
@@ -476,47 +452,31 @@ def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dic
     metadata `metadata_examples` (that have some), `metadata_tokens` and `metadata_tokens_cut`; with `unk_token_id`
     `unknown_tokens`.
     """
-    columns, is_packed = dataset.column_names, f"input_ids{PER_EXAMPLE}" in dataset.column_names
-    names = ["tokens", "tokens_cut", *(["rows"] if is_packed else [])]
-    names += ["sentences", "one_sentence_examples"] if "sentence_lengths" in columns else []
-    names += [] if unk_token_id is None else ["unknown_tokens"]
-    names += ["metadata_examples", "metadata_tokens", "metadata_tokens_cut"] if METADATA_IDS in columns else []
-    counts = {"examples": _num_examples(dataset)} | dict.fromkeys(names, 0)
-    if is_packed:
-        counts["rows"] = len(dataset)
-
-    def add(name: str, values: Any) -> None:
-        counts[name] += _sum(values)
+    columns, rows = dataset.column_names, dataset.with_format("arrow")
+    is_packed = f"input_ids{PER_EXAMPLE}" in columns
+    statistics: dict[str, int] = {}
 
     def lengths(batch: Mapping[str, Any], column: str) -> Any:
         """One for each example."""
         return pc.list_flatten(batch[column + PER_EXAMPLE]) if is_packed else pc.list_value_length(batch[column])
 
-    for batch in dataset.with_format("arrow").iter(batch_size=10_000):
-        add("tokens", lengths(batch, "input_ids"))
-        add("tokens_cut", batch["num_cut_tokens"])
+    for batch in chain([rows[:0]], rows.iter(batch_size=10_000)):
+        tokens = lengths(batch, "input_ids")
+        counts = {"examples": len(tokens), "tokens": _sum(tokens), "tokens_cut": _sum(batch["num_cut_tokens"])}
+        if is_packed:
+            counts["rows"] = len(batch)
         if "sentence_lengths" in columns:
-            num_sentences = lengths(batch, "sentence_lengths")
-            add("sentences", num_sentences)
-            add("one_sentence_examples", pc.equal(num_sentences, 1))
+            sentences = lengths(batch, "sentence_lengths")
+            counts |= {"sentences": _sum(sentences), "one_sentence_examples": _sum(pc.equal(sentences, 1))}
         if unk_token_id is not None:
-            add("unknown_tokens", pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id))
+            counts["unknown_tokens"] = _sum(pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id))
         if METADATA_IDS in columns:
-            metadata_lengths = lengths(batch, METADATA_IDS)
-            add("metadata_examples", pc.greater(metadata_lengths, 0))
-            add("metadata_tokens", metadata_lengths)
-            add("metadata_tokens_cut", batch[NUM_CUT])
-    return counts
+            metadata = lengths(batch, METADATA_IDS)
+            counts |= {"metadata_examples": _sum(pc.greater(metadata, 0)), "metadata_tokens": _sum(metadata)}
+            counts["metadata_tokens_cut"] = _sum(batch[NUM_CUT])
+        statistics = {name: statistics.get(name, 0) + number for name, number in counts.items()}
+    return statistics
 
 
 def _sum(values: Any) -> int:
     return pc.sum(values, min_count=0).as_py()
-
-
-def _num_examples(rows: Dataset) -> int:
-    """How many examples there are, several in a row if these are packed."""
-    column = f"input_ids{PER_EXAMPLE}"
-    if column not in rows.column_names:
-        return len(rows)
-    batches = rows.select_columns(column).with_format("arrow").iter(batch_size=10_000)
-    return sum(_sum(pc.list_value_length(batch[column])) for batch in batches)

@@ -32,11 +32,19 @@ from ..disk import MANIFEST_FILE, replace_text
 from ..errors import UserError
 from ..suggestions import listed
 from ..tables import aligned
-from .base_objective import Objective, Statistics, summed_statistics
-from .files import check_text_column, describe_file, without_format
-from .metadata import check_metadata_columns, column_values
-from .mixture import DocumentMixture, Mixing, MixtureDataset, mix_examples, naming_source
-from .preprocessing import EXAMPLES_VERSION, NoExamplesError, dataset_statistics
+from .base_objective import Objective
+from .files import describe_file
+from .metadata import column_values
+from .mixture import (
+    DocumentMixture,
+    Mixing,
+    MixtureDataset,
+    Statistics,
+    join_sources,
+    naming_source,
+    summed_statistics,
+)
+from .preprocessing import EXAMPLES_VERSION, dataset_statistics, no_examples, readable_documents
 from .sentences import get_sentence_splitter
 from .streams import DOCUMENTS_AT_ONCE, JOINED_DOCUMENTS_AT_ONCE
 from .tokenization import TextEncoder
@@ -52,8 +60,8 @@ SCHEMA_KEY = b"hf_depth"
 
 # Settings of objectives that only collators use. The preparation does not depend on them.
 DRAWN_SETTINGS = frozenset(("sentence_shuffling_probability", "metadata_probability"))
-# Counts in addition to those of `dataset_statistics`. Documents have too little text, examples too few sentences.
-DOCUMENT_COUNTS = ("documents", "documents_dropped", "examples_dropped")
+# Counts in addition to those of `dataset_statistics`. Dropped are documents that begin in no example.
+DOCUMENT_COUNTS = ("documents", "documents_dropped")
 CONTENT = "dataset_content"  # of a data set of the Hub; `None` without a connection
 
 Shard = dict[str, Any]  # the description of a shard: `examples`, `digest`, `counts`
@@ -216,18 +224,15 @@ class ShardFolder:
                 unknown = objective.tokenizer.unk_token_id
                 counts = {name: dataset_statistics(part, unknown) for name, part in sources.items()}
             if mixing is not None:
-                data[split] = mix_examples(sources, mixing, seed) if split == "train" else sources
-                if split == "train":
-                    logger.info(f"{split}: {data[split].description}")
-                statistics |= {f"{name} {split}": count for name, count in counts.items()}
+                data[split], found = join_sources(split, sources, counts, mixing, seed)
             elif len(sources) == 1:
-                (data[split],) = sources.values()
+                (data[split],), found = sources.values(), {split: counts.popitem()[1]}
             else:
                 raise UserError(
                     f"`tokenized_dataset_dir` {self.folder} has several sources: {', '.join(sources)}. Say how to mix "
                     "them by `dataset_mixture`."
                 )
-            statistics[split] = summed_statistics(counts.values())
+            statistics |= found
             objective.report(statistics[split], split)
         return data, statistics
 
@@ -358,12 +363,8 @@ def prepare_shards(
         text: the description of the documents, for the manifest.
         overwrite: replace the shards of an earlier call.
 
-    Returns:
-        [`ShardFolder`]: the finished folder.
-
     Raises:
         `ValueError`: if the folder holds something else, the documents are a stream, or a source gives no examples.
-            Also as [`Objective.prepare_splits`].
 
     >>> prepare_shards({"train": Dataset.from_dict({"text": ["A text."]}).to_iterable_dataset()}, None, "shards")
     Traceback (most recent call last):
@@ -373,32 +374,39 @@ def prepare_shards(
     folder, plan = Path(folder), _plan(objective, shard_size, text or {})
     mixing = getattr(corpus.get("train"), "mixing", None)
     mixing = mixing and asdict(mixing)
-    saved = _begun(folder)
-    if saved is not None and not overwrite:
-        changed = differences({name: saved.get(name) for name in plan}, plan)
-        if changed:
-            raise UserError(
-                f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose "
-                "another folder, or prepare this one anew by `overwrite_cache`."
-            )
-        if "shards" in saved and all((folder / name).is_file() for name in saved["shards"]):
-            logger.info(f"{folder} is already finished.")
-            _write_manifest(folder, saved | {"mixing": mixing})  # may change, as no example depends on it
-            return ShardFolder.open(folder)
-        logger.info(f"Continuing with the shards in {folder}")
-    if saved is None or overwrite:
+    saved = _same_preparation(folder, plan, overwrite)
+    if saved is not None and "shards" in saved and all((folder / name).is_file() for name in saved["shards"]):
+        logger.info(f"{folder} is already finished.")
+        _write_manifest(folder, saved | {"mixing": mixing})  # may change, as no example depends on it
+        return ShardFolder.open(folder)
+    if saved is None:
         objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # first: a manifest implies a tokenizer
     _write_manifest(folder, plan)
     shards, counts = {}, {}
     for split, source, documents, column in parts:
         writer = _ShardWriter(objective, documents, column, folder, f"{split}/{source}", plan, overwrite)
         written = writer.write_all(num_proc)
-        counts.setdefault(split, {})[source] = summed_statistics(shard.pop("counts") for shard in written.values())
+        found = summed_statistics([shard.pop("counts") for shard in written.values()])
+        counts.setdefault(split, {})[source] = found
         shards |= written
-    for split in counts:
-        objective.report(_example_counts(summed_statistics(counts[split].values())), split)
+    for split, found in counts.items():
+        objective.report(_example_counts(summed_statistics(list(found.values()))), split)
     _write_manifest(folder, plan | {"sources": counts, "mixing": mixing, "shards": shards})
     return ShardFolder.open(folder)
+
+
+def _same_preparation(folder: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:
+    """The manifest of an earlier call to go on from, if any. Raises `ValueError` if its arguments were others."""
+    saved = _begun(folder)
+    if saved is None or overwrite:
+        return None
+    changed = differences({name: saved.get(name) for name in plan}, plan)
+    if changed:
+        raise UserError(
+            f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
+            "folder, or prepare this one anew by `overwrite_cache`."
+        )
+    return saved
 
 
 def _documents_by_source(
@@ -414,11 +422,9 @@ def _documents_by_source(
                 raise UserError(
                     f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
                 )
-            part = without_format(part)
             column = documents.sources[source].text_column if is_mixture else text_column
             with naming_source(source) if is_mixture else nullcontext():
-                check_text_column(part, column)
-                check_metadata_columns(part, objective.metadata_columns, column)
+                part, _ = readable_documents(part, column, objective.metadata_columns)
             parts.append((split, source, part, column))
     return parts
 
@@ -439,12 +445,11 @@ class _ShardWriter:
         make = objective.training_preprocessor if place.startswith("train/") else objective.preprocessor
         self.folder, self.place, self.overwrite = folder, place, overwrite
         self.preprocessor = make(text_column)
-        self.min_sentences = objective.min_sentences
         self.unk_token_id = objective.tokenizer.unk_token_id
         self.id_type = id_type(len(objective.tokenizer))
         self.plan = json.dumps([plan[name] for name in ("versions", "tokenizer", "settings")])
         self.parent = os.getpid()
-        joins = getattr(self.preprocessor, "joins_documents", False)
+        joins = self.preprocessor.joins_documents
         self.documents_at_once = JOINED_DOCUMENTS_AT_ONCE if joins else DOCUMENTS_AT_ONCE
         self.documents = documents.select_columns(list(self.preprocessor.input_columns))
         table = self.documents.data
@@ -469,7 +474,7 @@ class _ShardWriter:
             if f"{self.place}/{path.name}" not in shards:  # from a longer text or a killed process
                 path.unlink()
         if not any(shard["examples"] for shard in shards.values()):
-            raise NoExamplesError(f"No document of {self.place} holds enough text for an example.")
+            raise no_examples(f"the documents of {self.place}", self.preprocessor)
         return shards
 
     def __call__(self, row: dict[str, int]) -> dict[str, str]:
@@ -496,11 +501,13 @@ class _ShardWriter:
 
     def _write(self, path: Path, documents: dict[str, list], digest: str) -> Shard:
         number = len(documents[self.preprocessor.text_column])
-        tables, counts = [], dict.fromkeys(DOCUMENT_COUNTS, 0) | {"documents": number}
+        tables = []
         for start in range(0, number, self.documents_at_once):
             batch = {name: values[start : start + self.documents_at_once] for name, values in documents.items()}
-            tables.append(self._examples(self.preprocessor(batch), counts))
+            tables.append(self._examples(self.preprocessor(batch)))
         table = pa.concat_tables(tables)
+        dropped = number - pc.sum(table["num_documents"], min_count=0).as_py()
+        counts = {"documents": number, "documents_dropped": dropped}
         counts |= dataset_statistics(Dataset(table), self.unk_token_id)
         shard = {"examples": len(table), "digest": digest, "counts": counts}
         table = table.combine_chunks().replace_schema_metadata({SCHEMA_KEY: json.dumps(shard)})
@@ -513,20 +520,14 @@ class _ShardWriter:
         os.replace(aside, path)
         return shard
 
-    def _examples(self, columns: dict[str, list], counts: Statistics) -> pa.Table:
-        """Return the examples to keep, with small integers in lists. Adds what is left out to `counts`."""
+    def _examples(self, columns: dict[str, list]) -> pa.Table:
+        """Return the examples, with small integers in lists. (A count outside of a list may be larger.)"""
         table = pa.Table.from_pydict(columns, schema=self.preprocessor.features.arrow_schema)
-        kept = table.filter(pc.greater(pc.list_value_length(table["input_ids"]), 0))
-        counts["documents_dropped"] += len(table) - len(kept)
-        if self.min_sentences > 1:
-            table = kept
-            kept = table.filter(pc.greater_equal(pc.list_value_length(table["sentence_lengths"]), self.min_sentences))
-            counts["examples_dropped"] += len(table) - len(kept)
-        # A count outside of a list may be larger than all ids.
         fields = [
-            field.with_type(pa.list_(self.id_type)) if pa.types.is_list(field.type) else field for field in kept.schema
+            field.with_type(pa.list_(self.id_type)) if pa.types.is_list(field.type) else field
+            for field in table.schema
         ]
-        return kept.cast(pa.schema(fields))
+        return table.cast(pa.schema(fields))
 
 
 def id_type(vocab_size: int) -> pa.DataType:

@@ -17,11 +17,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..errors import UserError
 from ..suggestions import listed, suggestion
-from ..yaml_files import UniqueKeyLoader, yaml_problem
+from ..yaml_files import load_yaml
 from .entries import BENCHMARKS
 from .spec import FieldError, TaskSpec
 
@@ -149,10 +147,7 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
     The file holds one task, a list of tasks, or `benchmark: {task: {…}}`. A task without `benchmark` belongs to
     `"custom"`. Raises `ValueError` if the file is not YAML (names the line) or a field is wrong.
     """
-    try:
-        content = yaml.load(Path(path).read_bytes(), UniqueKeyLoader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}{yaml_problem(error)}") from error
+    content = load_yaml(Path(path).read_bytes(), str(path))
     try:
         return [register_task({"benchmark": CUSTOM_BENCHMARK} | entry) for entry in _entries_of(content)]
     except ValueError as error:

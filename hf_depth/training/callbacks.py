@@ -101,7 +101,6 @@ def begin_training(trainer: "DepthTrainer") -> None:
     trainer.evaluated.sums_of, trainer.evaluations, trainer.evaluated_steps = {}, {}, {}
     trainer.set_up(trainer.model)  # which may have been made for this training
     trainer.monitor.restore(trainer.totals.monitor)
-    trainer.reading.begin(checkpoint)
     trainer.running.begin()
     if checkpoint is not None:
         record_best_checkpoint(state, Path(checkpoint))

@@ -21,7 +21,7 @@ from transformers import (
 
 from ..data.metadata import METADATA_IDS
 from ..data.packing import unpack_rows
-from ..data.streams import ResumableStream
+from ..data.streams import TrainingStream
 from ..evaluation.ordering import order_sentences
 from ..tables import aligned
 
@@ -145,7 +145,7 @@ def first_examples(dataset: Any, number: int = 2) -> list[dict[str, Any]]:
     """
     if isinstance(dataset, Mapping):
         dataset = next(iter(dataset.values()))
-    rows = list(itertools.islice(dataset.one_pass() if isinstance(dataset, ResumableStream) else dataset, number))
+    rows = list(itertools.islice(dataset.one_pass() if isinstance(dataset, TrainingStream) else dataset, number))
     return unpack_rows(rows)[:number]
 
 

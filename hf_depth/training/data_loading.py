@@ -1,6 +1,7 @@
 """Helpers that make the data loaders of the trainers, set the order of their examples, and guard their workers."""
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -10,16 +11,20 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader, Sampler
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..arguments.signals import STOP_SIGNALS
+from ..data.streams import TrainingStream
+from ..errors import UserError
 from .evaluation import longest_first
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
+
+logger = logging.getLogger(__name__)
 
 WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}
 
@@ -37,6 +42,25 @@ def loading(trainer: "DepthTrainer", data_collator: Callable[..., Any], **settin
         trainer.data_collator = collator
         for name, value in before.items():
             setattr(args, name, value)
+
+
+# ---- Streams --------------------------------------------------------------------------------------------------------
+
+
+def check_stream(trainer: "DepthTrainer") -> None:
+    """Warn of a plain stream to train on; `ValueError` if accelerate would divide one of ours again."""
+    if isinstance(trainer.train_dataset, IterableDataset):
+        logger.warning(
+            "`train_dataset` is a plain stream: its noise repeats if the stream does. Make it by "
+            "`objective.prepare_splits(...)`: each example comes once per pass, with new noise."
+        )
+    accelerator = trainer.accelerator
+    is_divided_again = accelerator.dispatch_batches is not False or accelerator.split_batches
+    if isinstance(trainer.train_dataset, TrainingStream) and is_divided_again:
+        raise UserError(
+            "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
+            "`dispatch_batches` false and `split_batches` false, the defaults of this package."
+        )
 
 
 # ---- Order ----------------------------------------------------------------------------------------------------------

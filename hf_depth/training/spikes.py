@@ -5,7 +5,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,6 @@ class Step:
     number: int  # from 1
     loss: torch.Tensor | float = 0.0  # the sum over the batches of this process
     grad_norm: torch.Tensor | float | None = None  # of all processes, before clipping
-    positions: list[Sequence[int]] = field(default_factory=list)  # of each batch, how far a stream was read for it
 
     def values(self, device: torch.device) -> torch.Tensor:
         """Return loss and gradient norm, of shape `(2,)`, float32."""
@@ -112,10 +111,6 @@ class StepMonitor(TrainerCallback):
         self.step = Step(state.global_step + 1, loss=-self.trainer._tr_loss)
         if args.skip_bad_batches:
             self.before = self.trainer._tr_loss.clone(), self.trainer.running.snapshot()
-
-    def add_batch(self, read: Mapping[str, Any]) -> None:
-        """Note how far a stream was read for a batch of the present step, its `stream_position`."""
-        self.step.positions += [read["stream_position"]] if "stream_position" in read else []
 
     def end_step(self, grad_norm: torch.Tensor | float | None) -> torch.Tensor | float | None:
         """
@@ -195,9 +190,7 @@ class StepMonitor(TrainerCallback):
         logger.log(level, f"{message} Examples: {path}")
 
     def _examples(self, step: Step) -> dict[str, Any]:
-        """Return what this process has read for a step: positions in a stream, or indices of the data set."""
-        if step.positions:
-            return {"stream_positions": [[int(number) for number in position] for position in step.positions]}
+        """Return the indices in the data set of what this process has read for a step; of a stream nothing."""
         args, loader = self.trainer.args, self.trainer.callback_handler.train_dataloader
         sampler = innermost_sampler(loader)
         # The order of a plain sampler cannot be drawn again.

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import ModelOutput
 
 from ..data.mixture import MixtureDataset, MixtureStream
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, is_sentence_token
-from .source_counts import COUNTED, SourceCounts
+from .source_counts import COUNTED, SourceCounts, num_consumers
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -292,7 +292,7 @@ class TrainingMetrics:
         trainer = self.trainer
         self._sums, self._clock, self._gathered, self.sources = None, None, {}, None
         if isinstance(trainer.train_dataset, MixtureDataset | MixtureStream):
-            self.sources = SourceCounts(trainer.train_dataset, trainer.sums_device)
+            self.sources = SourceCounts(trainer.train_dataset, trainer.sums_device, num_consumers(trainer.args))
             if trainer.is_world_process_zero():
                 self.sources.restore(trainer.totals.sources)
 
@@ -317,9 +317,7 @@ class TrainingMetrics:
     def gather_sources(self) -> None:
         """Add up what was seen of each source; all processes call this at the same time."""
         if self.sources is not None:
-            reading = self.trainer.reading
-            positions = reading.positions.values()
-            self._gathered |= self.sources.metrics(self.trainer.accelerator, positions, reading.num_consumers)
+            self._gathered |= self.sources.metrics(self.trainer.accelerator)
             self.trainer.totals.sources = self.sources.gathered
 
     def gather(self) -> None:

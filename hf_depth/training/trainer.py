@@ -20,7 +20,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metric
 
 from ..data.base_objective import Objective
 from ..data.metadata import has_metadata
-from ..data.streams import StreamCollator
+from ..data.streams import TrainingStream
 from ..errors import UserError
 from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
@@ -37,7 +37,13 @@ from .checkpoints.saving import (
 from .checkpoints.stopping import end_processes
 from .compatibility import check_packed_rows, check_trainer
 from .console import install_console
-from .data_loading import evaluation_sampler, loading, set_epoch_of_sampler, without_signals
+from .data_loading import (
+    check_stream,
+    evaluation_sampler,
+    loading,
+    set_epoch_of_sampler,
+    without_signals,
+)
 from .evaluation import (
     WITH_METADATA,
     EvaluationMetrics,
@@ -62,10 +68,9 @@ from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, optimizer_settings
 from .schedules import make_schedule
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
-from .source_counts import COUNTED, SourceCounts
+from .source_counts import COUNTED, num_consumers
 from .spikes import StepMonitor
 from .statistics import TrainingMetrics, example_statistics, loss_weights, weighted_loss
-from .streaming import StreamReading
 from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
 
@@ -178,7 +183,7 @@ class DepthTrainer(Seq2SeqTrainer):
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self.last_good_step = 0  # at which the loss was known to be finite
         self.save_total_limit = self.args.save_total_limit  # see `train`
-        self.totals, self.reading, self.running = RunTotals(), StreamReading(self), TrainingMetrics(self)
+        self.totals, self.running = RunTotals(), TrainingMetrics(self)
         self.monitor = StepMonitor(self)
         self.eval_data_collator = evaluation_collator(self.data_collator)
         self.evaluated = EvaluationMetrics(self)
@@ -196,6 +201,7 @@ class DepthTrainer(Seq2SeqTrainer):
         for callback in (self.totals, TrainingFlow(self), self.monitor):
             self.add_callback(callback)
         check_trainer(self)
+        check_stream(self)
         if hasattr(self.accelerator.unwrap_model(self.model), "peft_config"):
             self.args.use_adapter_optimizer()
         if self.is_fsdp_enabled:
@@ -230,11 +236,6 @@ class DepthTrainer(Seq2SeqTrainer):
         """Where numbers are added up in float64, which the device "mps" does not have."""
         device = self.accelerator.device
         return torch.device("cpu") if device.type == "mps" else device
-
-    @property
-    def source_counts(self) -> SourceCounts | None:
-        """What was seen of each source of a mixture."""
-        return self.running.sources
 
     def autocast(self) -> contextlib.AbstractContextManager:
         """What runs a model is inside of it: see [`leave_precision_to_autocast`]."""
@@ -329,9 +330,8 @@ class DepthTrainer(Seq2SeqTrainer):
                 # Each example counts. `Trainer` would give persistent workers to another data set of the same name.
                 settings = {"drop_last": False, "persistent_workers": False}
                 changes.enter_context(loading(self, self.eval_data_collator, **settings))
-            elif self.reading.stream is not None:
-                dataset = dataset.divided(self.reading.num_consumers)
-                changes.enter_context(loading(self, StreamCollator(self.data_collator)))
+            elif isinstance(dataset, TrainingStream):
+                dataset = dataset.divided(num_consumers(self.args))
             loader = super()._get_dataloader(dataset, description, *args, is_training=is_training, **kwargs)
         return without_signals(loader)
 
@@ -358,7 +358,7 @@ class DepthTrainer(Seq2SeqTrainer):
         is not in `eval_loss`, by which models compare.
         """
         inputs = dict(inputs)
-        read = {name: inputs.pop(name) for name in (*COUNTED, "stream_position") if name in inputs}
+        read = {name: inputs.pop(name) for name in COUNTED if name in inputs}
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
         if "encoder_segment_ids" in inputs:
             check_packed_rows(self._without_wrappers(self.model))
@@ -382,8 +382,6 @@ class DepthTrainer(Seq2SeqTrainer):
             tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
         statistics = example_statistics(**tensors, config=config, coefficient=self.args.sentence_loss_coefficient)
         if model.training:
-            self.monitor.add_batch(read)
-            self.reading.note(read)
             self.running.add(statistics, read)
         else:
             self.evaluated.add(statistics, inputs)

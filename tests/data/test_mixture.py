@@ -10,12 +10,13 @@ from helpers import CorpusTestCase, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
 from hf_depth.data.mixture import Mixing, MixtureDataset, MixtureSource, mix_examples, read_sources
 from hf_depth.data.objectives import DepthObjective
+from hf_depth.data.preprocessing import Preprocessor
 from hf_depth.data.streams import ExampleStream
 
 WEIGHTS = {"novels": 0.6, "news": 0.3, "letters": 0.1}
 
 
-class Numbers:
+class Numbers(Preprocessor):
     """A preprocessor that makes an example of a document: the number that its text is."""
 
     input_columns = ("text",)
@@ -158,18 +159,6 @@ class PassTest(parameterized.TestCase):
             mixture.set_epoch(epoch)
             read.append([example["stream_epoch"] for batch in loader for example in batch])
         self.assertGreater(max(read[1]), max(read[0]))
-
-
-class PositionTest(parameterized.TestCase):
-    @parameterized.parameters(1, 37, 1000)
-    def test_a_consumer_goes_on_where_it_was(self, number):
-        everything = list(islice(mix_examples(streams(), Mixing(WEIGHTS)).consumer_examples([1], 2), number + 60))
-        resumed = mix_examples(streams(), Mixing(WEIGHTS))
-        consumer, *position = everything[number - 1]["stream_position"]
-        resumed.starts = {consumer: tuple(position)}
-        examples = list(islice(resumed.consumer_examples([1], 2), number + 60))
-        self.assertEqual(examples[:number], [{}] * number)
-        self.assertEqual(examples[number:], everything[number:])
 
 
 class SourceTest(CorpusTestCase):

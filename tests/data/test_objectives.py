@@ -17,7 +17,6 @@ from hf_depth.data.objectives import (
     PrefixLMObjective,
     SpanCorruptionObjective,
 )
-from hf_depth.data.preprocessing import NoExamplesError
 from hf_depth.data.streams import ExampleStream
 from hf_depth.data.tokenization import add_mode_tokens, add_sentence_tokens, sentinel_token_ids
 
@@ -220,7 +219,9 @@ class PrepareSplitsTest(parameterized.TestCase):
     def test_documents_that_give_no_example_are_an_error(self, split, max_samples, texts, streaming):
         objective = DepthObjective(TOKENIZER, **LENGTHS, min_sentences=2)
         data = documents(texts).to_iterable_dataset() if streaming else documents(texts)
-        with self.assertRaisesRegex(NoExamplesError, "None of the|no document with"):
+        with self.assertRaisesRegex(
+            ValueError, "None of the .* gives an example: .* `min_sentences` 2"
+        ):
             objective.prepare_splits({split: data}, max_samples={split: max_samples})
 
     @parameterized.parameters((False, 3), (True, 1))

@@ -93,9 +93,6 @@ class SpanCorruptionPreprocessorTest(parameterized.TestCase):
         ends = {document[-1].item() for document in documents if len(document)}
         for window in windows:
             self.assertLessEqual(len(window), raw_length)
-            if not window:
-                self.assertEqual(windows, [[]])
-                continue
             self.assertGreaterEqual(sum(token != eos for token in window), 2)
             self.assertNotIn(eos, (window[0], window[-1]))
             for place, token in enumerate(window[:-1]):  # a separator behind each end of a document, nowhere else
@@ -221,8 +218,6 @@ class PrepareDatasetTest(parameterized.TestCase):
         (lambda: SpanCorruptionPreprocessor(TOKENIZER, 2), "`raw_length` must be at least 3, got 2"),
         (lambda: depth_preprocessor(max_source_length=4), "No sentence fits into `max_source_length`=4"),
         (lambda: prepared([]), "no documents"),
-        (lambda: prepared(["", " "]), "None of the 2 documents is left: too little text"),
-        (lambda: prepared(SENTENCES[:1], min_sentences=2), "min_sentences.*max_source_length"),
         (lambda: prepared([1, 2]), "column 'text' must hold text"),
     )
     def test_what_gives_no_examples_is_refused(self, make, message):
@@ -277,7 +272,7 @@ class DatasetStatisticsTest(parameterized.TestCase):
         data = Dataset.from_dict({"text": [*DOCUMENTS, SENTENCES[0]]})
         data = data.to_iterable_dataset() if streaming else data
         everything = prepare_dataset(data, depth_preprocessor(max_sentences=2))
-        pairs = prepare_dataset(data, depth_preprocessor(max_sentences=2), min_sentences=2)
+        pairs = prepare_dataset(data, depth_preprocessor(max_sentences=2, min_sentences=2))
         wanted = [list(example["input_ids"]) for example in everything if len(example["sentence_lengths"]) == 2]
         self.assertEqual([list(example["input_ids"]) for example in pairs], wanted)
         self.assertBetween(len(wanted), 1, len(list(everything)) - 1)

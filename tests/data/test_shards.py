@@ -17,7 +17,7 @@ from helpers import tiny_tokenizer
 from hf_depth import DepthObjective
 from hf_depth.data import shards
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
-from hf_depth.data.preprocessing import NoExamplesError, dataset_statistics
+from hf_depth.data.preprocessing import dataset_statistics
 from hf_depth.data.shards import ShardFolder, prepare_shards
 from hf_depth.data.tokenization import load_tokenizer
 from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, contents, documents, values
@@ -57,7 +57,7 @@ class PrepareShardsTest(ShardsTestCase):
         self.assertGreater(max(self.examples(folder)["num_cut_metadata_tokens"][:]), 65_535)
 
     def test_documents_without_text_are_an_error(self):
-        with self.assertRaisesRegex(NoExamplesError, "No document of train/text holds enough text"):
+        with self.assertRaisesRegex(ValueError, "None of the documents of train/text gives an example"):
             prepare_shards({"train": Dataset.from_dict({"text": ["", None]})}, OBJECTIVES["t5"](), self.path("x"))
 
 

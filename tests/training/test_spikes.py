@@ -76,14 +76,6 @@ class SpikeTest(TrainingTestCase):
         run.data_collator.set_epoch(1)
         self.assertEqual(run.data_collator(batch)["labels"].tolist(), seen[17].tolist())
 
-    def test_a_spike_of_a_stream_is_named_with_the_position(self):
-        run = self.spiky(streaming=True, gradient_accumulation_steps=2)
-        with self.assertLogs(LOGGER, "WARNING"):
-            run.train()
-        positions = self.written()[0]["examples"][0]["stream_positions"]
-        self.assertLen(positions, 2)
-        self.assertEqual(positions[-1][:2], [0, 17 * 2 * 2])  # consumer, examples
-
     def test_a_resumed_run_knows_the_values_of_before(self):
         arguments = {"save_strategy": "steps", "save_steps": 12}
         self.spiky(step=0, max_steps=12, **arguments).train()

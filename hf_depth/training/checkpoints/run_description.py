@@ -24,7 +24,7 @@ from ...arguments.task_args import TaskArguments
 from ...data.files import describe_all_files, describe_file, file_names
 from ...data.mixture import MixtureDataset
 from ...data.shards import ShardFolder
-from ...data.streams import ResumableStream
+from ...data.streams import TrainingStream
 from ...data.tokenization import load_tokenizer
 from ...errors import UserError
 from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS, config_values
@@ -159,7 +159,7 @@ def describe_data(examples: Any) -> dict[str, Any]:
     >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
     {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}
     """
-    if isinstance(examples, ResumableStream) and examples.versions:
+    if isinstance(examples, TrainingStream):
         return {"stream_versions": examples.versions}
     if examples is None or not hasattr(examples, "__len__"):
         return {}

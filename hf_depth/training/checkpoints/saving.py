@@ -67,7 +67,6 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
             state.save_to_json(aside / STATE_FILE)
             if trainer.run_description is not None:
                 (aside / RUN_FILE).write_text(json.dumps(trainer.run_description, indent=2), encoding="utf-8")
-        trainer.reading.save(aside)
     trainer.last_checkpoint = str(folder)
     if args.push_to_hub:
         _prepare_upload(trainer, folder)
