@@ -38,6 +38,17 @@ _RANGES = dict.fromkeys((*LENGTHS, "pad_to_multiple_of"), LENGTH) | dict.fromkey
 IGNORED_LABEL = -100  # by the loss, as in PyTorch
 
 
+class _Handed(dict[str, torch.Tensor]):
+    """A batch that a worker hands over as bytes. By shared memory, each tensor would take a round trip."""
+
+    def __reduce__(self) -> tuple:
+        return _tensors, ({name: tensor.numpy() for name, tensor in self.items()},)
+
+
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(values) for name, values in arrays.items()}
+
+
 @dataclass
 class _CorruptionCollator:
     """What the collators share: arguments, the conversion of examples to ragged batches, and of these to tensors."""
@@ -163,7 +174,7 @@ class _CorruptionCollator:
             batch["num_tokens"] = np.add.reduceat(lengths, run_starts(batch["num_examples"]), dtype=np.int64)
         for name in counted:
             batch[name] = np.array([example.get(name, 0) for example in examples], dtype=np.int64)
-        return {name: torch.from_numpy(values) for name, values in batch.items()}
+        return (dict if torch.utils.data.get_worker_info() is None else _Handed)(_tensors(batch))
 
     def _check_columns(self, example: Mapping) -> None:
         missing = [name for name in self._columns if name not in example]

@@ -219,9 +219,7 @@ class PrepareSplitsTest(parameterized.TestCase):
     def test_documents_that_give_no_example_are_an_error(self, split, max_samples, texts, streaming):
         objective = DepthObjective(TOKENIZER, **LENGTHS, min_sentences=2)
         data = documents(texts).to_iterable_dataset() if streaming else documents(texts)
-        with self.assertRaisesRegex(
-            ValueError, "None of the .* gives an example: .* `min_sentences` 2"
-        ):
+        with self.assertRaisesRegex(ValueError, "None of the .* gives an example: .* `min_sentences` 2"):
             objective.prepare_splits({split: data}, max_samples={split: max_samples})
 
     @parameterized.parameters((False, 3), (True, 1))
