@@ -7,6 +7,7 @@ workers and processes, nor on the batch that an example is part of and its place
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -17,18 +18,10 @@ from ..errors import UserError
 from ..ranges import LENGTH, LENGTHS, Range, check_ranges
 from ..suggestions import listed
 from .corruption import SpecialIds, corrupt_depth, mask_spans, mask_units, split_depth_prefix, split_prefix
-from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, denoiser_input_and_target_lengths, parse_denoisers
+from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, parse_denoisers
 from .metadata import METADATA_IDS, prepend_metadata
 from .noise import ExampleRandom, Ragged, example_keys, run_starts
-from .noise_lengths import (
-    MAX_UNIT_LENGTH,
-    check_noise,
-    depth_input_and_target_lengths,
-    depth_prefix_lengths,
-    noise_counts,
-    prefix_lengths,
-    t5_input_and_target_lengths,
-)
+from .noise_lengths import check_noise, noise_counts
 from .packing import examples_per_row, lengths_per_example
 from .tokenization import eosen_token_id, mode_token_id, sentence_token_ids, sentinel_token_ids
 
@@ -158,9 +151,15 @@ class _CorruptionCollator:
         num_examples = examples_per_row(examples)  # (num_rows,) of packed rows, else `None`
         token_ids, lengths = self._get_token_ids(examples, "input_ids")  # of single examples, also in packed rows
         random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epochs(examples, num_examples)))
-        inputs, targets = self._checked(*self._corrupt(examples, token_ids, lengths, random), len(lengths))
+        inputs, targets = map(
+            partial(self._checked, len(lengths)), self._corrupt(examples, token_ids, lengths, random)
+        )
         if METADATA_IDS in examples[0]:  # then in all of them
-            inputs = self._with_metadata(inputs, examples, random)
+            metadata = self._get_token_ids(examples, METADATA_IDS)
+            inputs = prepend_metadata(inputs, metadata, self._metadata_probability.item(), random)
+        told = "Example {index} of the batch has {needed} tokens after corruption"
+        _check_fit(inputs[1], "max_source_length", self.max_source_length, told)
+        _check_fit(targets[1], "max_target_length", self.max_target_length, told)
         if num_examples is None:
             input_ids, attention_mask = self._pad(inputs, self.max_source_length, self.tokenizer.pad_token_id)
             labels, _ = self._pad(targets, self.max_target_length, IGNORED_LABEL)
@@ -228,42 +227,19 @@ class _CorruptionCollator:
     def _noise(self) -> tuple[float, float]:
         return self.mlm_probability, self.mean_noise_span_length
 
-    @property
-    def _max_unit_length(self) -> int:
-        return MAX_UNIT_LENGTH if self.whole_units else 1
-
     def _get_units(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Ragged | None:
         return _flatten_parts(examples, "unit_lengths", lengths) if self.whole_units else None
 
-    def _check_lengths(self, lengths: np.ndarray, *needed: np.ndarray) -> None:
-        """Whether examples fit however they are corrupted, so that one is accepted in every epoch or in none."""
-        for name, longest in zip(("max_source_length", "max_target_length"), needed, strict=True):
-            tokens = lengths[int(longest.argmax())]
-            told = f"Example {{index}} of the batch has {tokens} tokens, and can have {{needed}} after corruption"
-            _check_fit(longest, name, getattr(self, name), told)
-
-    def _checked(self, inputs: Ragged, targets: Ragged, num_examples: int) -> tuple[Ragged, Ragged]:
+    def _checked(self, num_examples: int, batch: Ragged) -> Ragged:
         """What `_corrupt` returned; of a user's own, wrong lengths would let rows run into each other."""
-        parts = {"max_source_length": inputs, "max_target_length": targets}
-        for name, (token_ids, lengths) in parts.items():
-            if len(lengths) != num_examples or lengths.sum() != len(token_ids):
-                raise UserError(
-                    f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair: the ids of all "
-                    f"{num_examples} examples in one array, and {num_examples} lengths that add up to its size. Got "
-                    f"{len(token_ids)} ids and the lengths {lengths!r:.80}."
-                )
-            _check_fit(
-                lengths, name, getattr(self, name), "Example {index} of the batch was corrupted to {needed} ids"
+        token_ids, lengths = batch
+        if len(lengths) != num_examples or lengths.sum() != len(token_ids):
+            raise UserError(
+                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair: the ids of all "
+                f"{num_examples} examples in one array, and {num_examples} lengths that add up to its size. Got "
+                f"{len(token_ids)} ids and the lengths {lengths!r:.80}."
             )
-        return tuple((ids.astype(np.int64, copy=False), lengths.astype(np.int64)) for ids, lengths in parts.values())
-
-    def _with_metadata(self, inputs: Ragged, examples: Sequence[Mapping], random: ExampleRandom) -> Ragged:
-        """The inputs, some of them with the metadata of their examples before them."""
-        metadata = self._get_token_ids(examples, METADATA_IDS)
-        needed = inputs[1] + metadata[1]  # (batch_size,), with or without them, so that no epoch is an exception
-        told = "Example {index} of the batch has {needed} tokens of metadata and input together"
-        _check_fit(needed, "max_source_length", self.max_source_length, told)
-        return prepend_metadata(inputs, metadata, self._metadata_probability.item(), random)
+        return token_ids.astype(np.int64, copy=False), lengths.astype(np.int64)
 
     def _pad(self, batch: Ragged, max_length: int | None, padding_value: int) -> tuple[np.ndarray, np.ndarray]:
         """Ragged batch -> array `(batch_size, width)`, and a mask of this shape that is `False` for padding."""
@@ -384,18 +360,15 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
                 "one to mask are needed. Join it to another example, or leave it out."
             )
         if self.objective == "prefix_lm":
-            self._check_lengths(lengths, *prefix_lengths(lengths))
             return split_prefix(token_ids, lengths, self._special_ids, random)
         if self.objective == "mixture_of_denoisers":
             return self._denoise(token_ids, lengths, random)
-        self._check_lengths(lengths, *t5_input_and_target_lengths(lengths, *self._noise, self._max_unit_length))
         units, counts = self._get_units(examples, lengths), noise_counts(lengths, *self._noise)
         if units is not None:
             return mask_units(token_ids, lengths, units, *counts, self._special_ids, random)
         return mask_spans(token_ids, lengths, *counts, self._special_ids, random)
 
     def _denoise(self, token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom) -> tuple[Ragged, Ragged]:
-        self._check_lengths(lengths, *denoiser_input_and_target_lengths(lengths, self.denoisers, self.mode_tokens))
         chosen, *counts = denoiser_counts(lengths, self.denoisers, random)
         (inputs, input_lengths), targets = mask_spans(token_ids, lengths, *counts, self._special_ids, random)
         modes = self._mode_ids[chosen]  # (batch_size,)
@@ -423,8 +396,7 @@ class DataCollatorForDepth(_CorruptionCollator):
             sentence.
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples to shuffle.
         objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"`, see `corruption.split_depth_prefix`.
-        more: as for [`DataCollatorForT5SpanCorruption`]. The number of spans is random: an example that can take more
-            tokens than the maximum lengths is an error.
+        more: as for [`DataCollatorForT5SpanCorruption`].
 
     >>> from hf_depth import DataCollatorForDepth, add_sentence_tokens, train_tokenizer
     >>> texts = ["The dog barked.", "The cat slept."]
@@ -470,10 +442,7 @@ class DataCollatorForDepth(_CorruptionCollator):
                     f"Example {int(num_sentences.argmin())} of the batch has a single sentence, but a prefix language "
                     "model needs one to read and one to write. Leave it out (`min_sentences=2`)."
                 )
-            self._check_lengths(lengths, *depth_prefix_lengths(lengths, num_sentences))
             return split_depth_prefix(*sentences, self.sentence_shuffling_probability, self._special_ids, random)
-        bounds = depth_input_and_target_lengths(lengths, num_sentences, *self._noise, self._max_unit_length)
-        self._check_lengths(lengths, *bounds)
         units = self._get_units(examples, lengths)
         return corrupt_depth(
             *sentences,

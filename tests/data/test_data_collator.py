@@ -240,14 +240,14 @@ class ErrorTest(parameterized.TestCase):
     @parameterized.parameters(("max_source_length", 40), ("max_target_length", 20))
     def test_nothing_is_truncated(self, name, limit):
         examples = [example_of([[5] * 10]), example_of([[5] * 60]), example_of([[5] * 20])]
-        message = f"Example 1 .* 60 tokens, .* after corruption, but `{name}` is {limit}"
+        message = f"Example 1 .* tokens after corruption, but `{name}` is {limit}"
         for collator in (DataCollatorForT5SpanCorruption(TOKENIZER, 0.3), DataCollatorForDepth(TOKENIZER)):
             with self.assertRaisesRegex(ValueError, message):
                 replace(collator, **{name: limit})(examples)
 
     @parameterized.parameters(
         ([2, 2, 1], "`OwnCollator._corrupt` must return inputs and targets, each as a pair"),
-        ([2, 3], "Example 1 .* was corrupted to 3 ids, but `max_target_length` is 2"),
+        ([2, 3], "Example 1 .* has 3 tokens after corruption, but `max_target_length` is 2"),
     )
     def test_noise_of_ones_own_that_does_not_fit_is_an_error(self, lengths, message):
         class OwnCollator(DataCollatorForT5SpanCorruption):

@@ -226,19 +226,16 @@ class CollatorTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ({"metadata_ids": [9, TOKENIZER.eos_token_id, 9]}, "in `metadata_ids`, which is no token of a text"),
-        ({"metadata_ids": [9] * 90}, "tokens of metadata and input together, but `max_source_length` is 96"),
+        ({"metadata_ids": [9] * 90}, "tokens after corruption, but `max_source_length` is 96"),
     )
     def test_wrong_examples_are_named(self, example, message):
         examples = [
             {"input_ids": list(range(5, 30)), "metadata_ids": [9]},
             {"input_ids": list(range(5, 30)), **example},
         ]
-        for probability in (0.0, 1.0):
-            collator = DataCollatorForT5SpanCorruption(
-                TOKENIZER, max_source_length=96, metadata_probability=probability
-            )
-            with self.assertRaisesRegex(ValueError, message):
-                collator(examples)
+        collator = DataCollatorForT5SpanCorruption(TOKENIZER, max_source_length=96, metadata_probability=1.0)
+        with self.assertRaisesRegex(ValueError, message):
+            collator(examples)
 
 
 class CombinationTest(parameterized.TestCase):
