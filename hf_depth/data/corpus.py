@@ -65,44 +65,35 @@ def load_corpus(
     installed_packages: bool = False,
 ) -> DatasetDict | IterableDatasetDict | dict[str, DocumentMixture]:
     """
-    Load documents to pre-train on; without any source, about a megabyte of prose that every CPython has: its language
-    reference and the docstrings of its standard library.
+    Load documents to pre-train on; without any source, about a megabyte of prose that every CPython has.
 
     Args:
-        dataset_name, dataset_config_name, cache_dir, revision (`str`, *optional*): as for `datasets.load_dataset`,
-            which takes each line of a text file for a document.
-        train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs, of one
-            kind in each split, see [`load_files`].
-        text_column (`str`, defaults to `"text"`): the column that holds the documents (`"text"` for text files).
+        dataset_name, dataset_config_name, cache_dir, revision (`str`, *optional*): as for `datasets.load_dataset`.
+        train_file, validation_file, test_file (`str`, path, or several of these, *optional*): see [`load_files`].
+        text_column (`str`, defaults to `"text"`): the column that holds the documents.
         streaming (`bool`, defaults to `False`): read the documents while training instead of before.
-        validation_split_percentage (`float`, defaults to 5): without validation data, the share of the training
-            documents to set apart for validation, see [`hold_out`]; 0 for none.
-        split_seed (`int`, defaults to 42): of that choice. A run's `seed` has no part in it.
-        split (`str`, *optional*): train on this split of the data set, or, unless it is streamed, on a part of it such
-            as `"train[:10%]"`, and read no other one.
+        validation_split_percentage, split_seed (`float`, `int`): the share of the training documents that is set apart
+            where there are no validation data (0 for none), and the seed of that choice, see [`hold_out`].
+        split (`str`, *optional*): the only split of the data set to read, such as `"train[:10%]"` (not of a stream).
         dataset_mixture (`Sequence`, *optional*): several sources instead of one, see [`read_sources`].
         mixture_temperature, mixture_stopping_strategy (*optional*): how they are mixed, see [`Mixing`].
-        installed_packages (`bool`, defaults to `False`): without any source, read the docstrings of numpy, torch and
-            other packages, too: eleven megabytes more. That takes minutes once; then they are kept.
+        installed_packages (`bool`, defaults to `False`): without any source, read docstrings of installed packages,
+            too: eleven megabytes more. That takes minutes once.
 
     Returns:
-        A dictionary with the splits `"train"`, `"validation"` and `"test"`, those of them that there are. Each row is
-        one document. With `dataset_mixture`, a split is a [`DocumentMixture`] with the documents of each source.
+        A dictionary with those of the splits `"train"`, `"validation"` and `"test"` that there are. Each row is one
+        document. With `dataset_mixture`, a split is a [`DocumentMixture`] with the documents of each source.
 
     Raises:
-        `ValueError`: naming the argument, the file, the line and the remedy.
-        `FileNotFoundError`: if there is no such file.
+        `ValueError`, `FileNotFoundError`: naming the argument, the file, the line and the remedy.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> file = Path(folder.name, "texts.txt")
-    >>> _ = file.write_text("The first document.\\n\\nThe second one.\\n\\nThe third one.")
-    >>> corpus = load_corpus(train_file=file, validation_split_percentage=33, cache_dir=folder.name)
+    >>> _ = Path(folder.name, "texts.txt").write_text("The first document.\\n\\nThe second one.\\n\\nThe third one.")
+    >>> corpus = load_corpus(train_file=folder.name + "/texts.txt", validation_split_percentage=33)
     >>> {split: len(documents) for split, documents in corpus.items()}
     {'train': 2, 'validation': 1}
     """
-    if not 0 <= validation_split_percentage < 100:
-        raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     files = {"train_file": train_file, "validation_file": validation_file, "test_file": test_file}
     check_files_named(files | {"dataset_name": dataset_name})
     files = {name: file_names(value) for name, value in files.items() if value}
@@ -110,9 +101,27 @@ def load_corpus(
     mixing = Mixing(None, mixture_temperature, mixture_stopping_strategy)
     _check_one_source(dataset_name, files, dataset_mixture, of_hub, mixing, installed_packages)
     reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
+    held_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
     if dataset_mixture is not None:
-        holding_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
-        return _load_mixture(dataset_mixture, mixing, reading | holding_out)
+        return _load_mixture(dataset_mixture, mixing, reading | held_out)
+    return _load_source(dataset_name, files, of_hub, installed_packages, **reading, **held_out)
+
+
+def _load_source(
+    dataset_name: str | None,
+    files: Mapping[str, list[str]],
+    of_hub: Mapping[str, str | None],
+    installed_packages: bool,
+    text_column: str,
+    streaming: bool,
+    cache_dir: str | None,
+    validation_split_percentage: float,
+    split_seed: int,
+) -> DatasetDict | IterableDatasetDict:
+    """The splits of files, of a data set, or of Python's own documentation."""
+    if not 0 <= validation_split_percentage < 100:
+        raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
+    reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
     if dataset_name:
         corpus = _load_named(dataset_name, **reading, **of_hub)
     elif files:
@@ -313,16 +322,11 @@ def hold_out(
 
     Args:
         documents (`Dataset` or `IterableDataset`): to choose from. A blank document is left to `"train"`.
-        percentages (`Mapping[str, float]`): the names of the splits, and how many of the documents each of them takes:
-            roughly, since each document is chosen by itself, but at least one.
-        split_seed (`int`, defaults to 42): of the hash.
-        text_column (`str`, defaults to `"text"`): the column that holds the documents.
+        percentages (`Mapping[str, float]`): the splits, and how many of the documents each takes: roughly, at least
+        one.
 
     Returns:
-        `dict`: `"train"`, with the other documents, and the splits.
-
-    Raises:
-        `ValueError`: if there are too few documents.
+        `dict`: `"train"`, with the other documents, and the splits. `ValueError` if there are too few documents.
 
     >>> documents = Dataset.from_dict({"text": [f"Document {i}." for i in range(10)]})
     >>> splits = hold_out(documents, {"test": 5, "validation": 20})

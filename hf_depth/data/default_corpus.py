@@ -107,14 +107,12 @@ def describe_python_text(with_packages: bool = False) -> list[str]:
 
 def python_reference_documents() -> list[dict[str, str]]:
     """
-    The prose of the Python language reference, from the topics of Python's own `help()` (`pydoc_data.topics`).
+    The prose of the Python language reference, from the topics of Python's own `help()` (`pydoc_data.topics`):
+    documents of several sentences, with `text` (paragraphs, separated by newlines), `title` (the heading above) and
+    `source`.
 
     Headings, grammar, tables, code, signatures and version notes are left out. A paragraph that several topics have is
     taken once. The text depends on the versions of Python and nupunkt only.
-
-    Returns:
-        `list[dict]`: documents of several sentences, with `text` (paragraphs, separated by newlines), `title` (the
-        heading above the text) and `source` (`"reference"`).
     """
     from pydoc_data.topics import topics
 
@@ -211,18 +209,9 @@ def python_docstring_documents(
     """
     The prose of the docstrings of source files, of which none is imported.
 
-    A docstring with two sentences of prose or more is a document; a long one is cut as the Python reference is. A
-    paragraph that several docstrings have is taken once. The text depends on the files and the version of nupunkt
-    only.
-
-    Args:
-        folder (`str`): with source files, see [`standard_library`] and [`find_packages`].
-        package (`str`, *optional*): the package whose folder it is; by default it holds several.
-        seen (`set[str]`, *optional*): the paragraphs of documents that were read before; grows.
-
-    Returns:
-        `list[dict]`: documents with `text` (paragraphs, separated by newlines), `title` (the module, class or
-        function, or a heading in its docstring) and `source` (the module or package).
+    A docstring with two sentences of prose or more is a document; a long one is cut as the Python reference is. The
+    documents have `text` (paragraphs, separated by newlines), `title` (the module, class or function, or a heading)
+    and `source` (the module, or `package`, if all files are of one). Paragraphs in `seen` are left out; it grows.
 
     >>> import pathlib, tempfile
     >>> folder = tempfile.TemporaryDirectory()

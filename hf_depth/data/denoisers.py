@@ -125,11 +125,9 @@ def denoiser_counts(
     lengths: np.ndarray, denoisers: Sequence[Denoiser], random: ExampleRandom
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
-    Draw a denoiser for every example, which has at least two tokens.
-
-    Returns:
-        Three `np.ndarray` of shape `(batch_size,)`, int64: the index of the denoiser, the number of masked tokens, and
-        that of masked spans. The noise of [`random_spans`] ends in a masked span: a single one is at the end.
+    Draw a denoiser for every example, which has at least two tokens: its index, the number of masked tokens, and that
+    of masked spans, `(batch_size,)` each, int64. The noise of [`random_spans`] ends in a masked span: a single one is
+    at the end.
     """
     ends = np.cumsum([denoiser.weight for denoiser in denoisers])  # (num_denoisers,)
     chosen = np.searchsorted(ends, random.uniform(Draw.DENOISER) * ends[-1], side="right")  # (batch_size,)

@@ -64,16 +64,9 @@ def check_files_named(arguments: Mapping[str, Files]) -> None:
 
 def find_files(argument: str, names: Sequence[str]) -> list[str]:
     """
-    The files that names or globs stand for, in their order; those of a glob are sorted.
-
-    Args:
-        argument (`str`): what an error calls the files, such as `"train_file"`.
-        names (`Sequence[str]`): files or globs, `~` being the home folder; or addresses with a protocol, which are
-            returned as they are.
-
-    Raises:
-        `ValueError`: if one is a folder, or if a file is named twice, as by two globs.
-        `FileNotFoundError`: if there is no such file. The message names similar ones.
+    The files that names or globs stand for, in their order; those of a glob are sorted, and `~` is the home folder. An
+    address with a protocol is returned as it is. `argument` is what an error calls the files: `ValueError` for a
+    folder or a file that is named twice, `FileNotFoundError`, with similar names, if there is none.
     """
     files = [file for name in names for file in ([name] if not is_local(name) else _find(argument, name))]
     paths = [os.path.abspath(file) if is_local(file) else file for file in files]
@@ -111,10 +104,7 @@ def check_literal_name(argument: str, name: str | None) -> None:
 
 def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] = BUILDERS) -> str:
     """
-    The builder that reads files, by the ends of their names.
-
-    Raises:
-        `ValueError`: if there is none in `builders`, or if there are several.
+    The builder that reads files, by the ends of their names; `ValueError` if there is none in `builders`, or several.
 
     >>> file_kind("train_file", ["a.JSONL.gz", "https://host/b.jsonl?token=1"])
     'json'
@@ -176,15 +166,9 @@ def describe_all_files(argument: str, names: Sequence[str]) -> list[str]:
 
 def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Sequence[str]]]) -> None:
     """
-    Check that no file which is held out is trained on too, also under another name. To train and evaluate on just the
-    same text is deliberate, as in a first test, and only reported.
-
-    Args:
-        train_files (`Sequence[str]`): as for [`find_files`].
-        held_out (`Iterable`): for each other split the argument that names its files, and these.
-
-    Raises:
-        `ValueError`: naming a file.
+    Stop if a file that is held out is trained on too, also under another name. To train and evaluate on just the same
+    text is deliberate, as in a first test, and only reported. `held_out` are the arguments of the other splits and
+    their files.
     """
     trained = set(describe_all_files("train_file", train_files)) if train_files else set()
     for argument, names in held_out if trained else ():
@@ -224,13 +208,8 @@ def without_format(dataset: Dataset | IterableDataset) -> Dataset | IterableData
 
 def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> list[str]:
     """
-    Check that a column holds text, by its type or, in a stream without types, by the first element.
-
-    Returns:
-        `list[str]`: the names of all columns.
-
-    Raises:
-        `ValueError`: if there is no document, no such column, or something else than text in it.
+    The names of all columns of documents. `ValueError` if there is no document, no such column, or something else than
+    text in it, by its type or, in a stream without types, by the first element.
     """
     first = next(iter(dataset), None)
     if first is None:
@@ -254,10 +233,7 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
 
 def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[str]:
     """
-    The documents in a batch of `datasets.map`. A missing text (`None`) is an empty one.
-
-    Raises:
-        `ValueError`: if one of them is not a text.
+    The documents in a batch of `datasets.map`; a missing text is an empty one. `ValueError` if one of them is no text.
 
     >>> column_texts({"text": ["A document.", None]}, "text")
     ['A document.', '']

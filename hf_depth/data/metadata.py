@@ -44,15 +44,9 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z
 
 def metadata_prefix(values: Mapping[str, Any]) -> str:
     """
-    What stands before the text of a document with these metadata; empty if there are none.
-
-    Args:
-        values (`Mapping[str, Any]`): texts, numbers, dates and times, or lists of these, by the names of their
-            columns, in the order in which they are to stand. What is `None`, NaN or blank is left out. White space
-            becomes single spaces; times are in UTC, and dates where they are midnight.
-
-    Raises:
-        `ValueError`: for a value of another type, such as a mapping, naming its column.
+    What stands before the text of a document with these metadata: texts, numbers, dates and times, or lists of these,
+    by their columns, in their order. What is `None`, NaN or blank is left out. White space becomes single spaces;
+    times are in UTC, and dates where they are midnight. `ValueError` for a value of another type.
 
     >>> from datetime import datetime
     >>> metadata_prefix({"title": "A day in May", "timestamp": datetime(2019, 5, 1, 9, 30), "url": None})
@@ -143,16 +137,9 @@ def has_metadata(examples: Any) -> bool:
 @dataclass
 class MetadataEncoder:
     """
-    Makes the metadata columns of examples, for a preprocessor of documents. What is longer than `max_length` loses
-    tokens before its end mark; how many is counted, and told once.
-
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
-        columns (`Sequence[str]`): of the documents, in the order in which they are to stand.
-        max_length (`int`, defaults to 64): most tokens of a prefix.
-
-    Raises:
-        `ValueError`: if `max_length` leaves no room for any text.
+    Makes the metadata columns of examples, for a preprocessor of documents, of the `columns` in their order. What is
+    longer than `max_length` tokens loses tokens before its end mark; how many is counted, and told once. The tokenizer
+    is not kept. `ValueError` if `max_length` leaves no room for any text.
 
     >>> from hf_depth import train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked."], vocab_size=300, allow_fewer=True)

@@ -44,21 +44,9 @@ _NAME = re.compile(r"(?!with_metadata|(.*_)?(sentence|reconstruction|eosen)$)[A-
 @dataclass(frozen=True)
 class MixtureSource:
     """
-    A source of a mixture: a data set on the Hub, a folder, or files, as for [`load_corpus`].
-
-    Args:
-        name (`str`): its name in logs and metrics: letters, digits, `_`, `-` and `.`.
-        dataset_name, dataset_config_name (`str`, *optional*): a data set on the Hub, or a folder.
-        split (`str`, *optional*): the only split of that data set to use. Validation data is held out from it. Unless
-            the data is streamed, this may be a part such as `"train[:10%]"`. By default, the splits `train`,
-            `validation` and `test` are used if they exist.
-        revision (`str`, *optional*): branch, tag or commit of a data set on the Hub; by default the latest commit.
-        train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs.
-        weight (`float`, *optional*): above 0. Examples are drawn in proportion to it.
-        text_column (`str`, *optional*): the column with the documents.
-
-    Raises:
-        `ValueError`: if the name or the weight is out of range, or there is no text to train on.
+    A source of a mixture: a data set on the Hub, a folder, or files, with arguments of [`load_corpus`]. Its `name` is
+    that in logs and metrics; examples are drawn in proportion to `weight`. `ValueError` if one of these is out of
+    range, or if there is no text to train on.
 
     >>> MixtureSource("novels", train_file="novels/*.jsonl.gz", weight=-1)
     Traceback (most recent call last):
@@ -112,16 +100,10 @@ def naming_source(name: str) -> Iterator[None]:
 
 def read_sources(mixture: Sequence[Any] | str | Path) -> list[MixtureSource]:
     """
-    Return the sources of a mixture, which may be written in several ways.
-
-    Args:
-        mixture: one source or several. A source is a [`MixtureSource`], a mapping of its fields (also as JSON), or a
-            text like `"name=novels,weight=0.7,train_file=novels/*.jsonl.gz"`. The path of a YAML or JSON file stands
-            for the list of mappings in it.
-
-    Raises:
-        `ValueError`: if a key is unknown, a value is out of range, a name occurs twice, or only some sources have a
-            weight.
+    Return the sources of a mixture. Each is a [`MixtureSource`], a mapping of its fields (also as JSON), or a text
+    like `"name=novels,weight=0.7,train_file=novels/*.jsonl.gz"`. The path of a YAML or JSON file stands for the
+    mappings in it. `ValueError` if a key is unknown, a value is out of range, a name occurs twice, or only some
+    sources have a weight.
 
     >>> read_sources(["name=a,weight=0.7,train_file=a.txt", "name=b,train_file=b.txt"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -280,13 +262,8 @@ class Mixing:
 
 class DocumentMixture(dict[str, Dataset | IterableDataset]):
     """
-    One split of a mixture, as [`load_corpus`] returns it: a dictionary of the documents of each source.
-
-    Args:
-        documents (`Mapping[str, Dataset | IterableDataset]`): the name of a source -> its documents.
-        sources (`Sequence[MixtureSource]`): the sources, at least those of the documents.
-        mixing ([`Mixing`]): how examples are drawn.
-        text_column (`str`, defaults to `"text"`): the column with the documents, for sources that name none.
+    One split of a mixture, as [`load_corpus`] returns it: the documents of each source by its name, the `sources`, and
+    the `mixing` of their examples. `text_column` is for sources that name none.
     """
 
     def __init__(
@@ -334,22 +311,11 @@ def mix_examples(
     examples: Mapping[str, Dataset | ExampleStream], mixing: Mixing | None = None, seed: int = 42
 ) -> "MixtureDataset | MixtureStream":
     """
-    Mix the prepared training examples of several sources.
+    Mix the prepared training examples of several sources, all map-style or all streams; `seed` is that of the order in
+    which sources are drawn. `ValueError` if `mixing` does not fit them.
 
     The examples get two more columns. `source` (`int`) is the place of their source in `source_names`. `stream_epoch`
     (`int`) is the number of earlier passes over this source; collators draw new noise for each pass by it.
-
-    Args:
-        examples (`Mapping[str, Dataset | ExampleStream]`): the name of a source -> its examples. All are map-style, or
-            all are streams.
-        mixing ([`Mixing`], *optional*): weights, temperature, stopping strategy.
-        seed (`int`, defaults to 42): the seed of the order in which sources are drawn.
-
-    Returns:
-        [`MixtureDataset`] or [`MixtureStream`].
-
-    Raises:
-        `ValueError`: if map-style data and streams are mixed, or `mixing` does not fit them.
 
     >>> sources = {"a": Dataset.from_dict({"input_ids": [[5], [6]]}), "b": Dataset.from_dict({"input_ids": [[7]]})}
     >>> mixture = mix_examples(sources, Mixing({"a": 1, "b": 1}))

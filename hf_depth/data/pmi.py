@@ -345,13 +345,10 @@ def build_pmi_vocabulary(
     highest [`pmi`]. For each length, they are in the order of their PMI; words are in lower case.
 
     Args:
-        size (`int`, defaults to 800,000): the most n-grams of the vocabulary: half of them bigrams, a quarter
-            trigrams, an eighth n-grams of four and of five words each, as in the paper.
-        min_count (`int`, defaults to 10): leave out n-grams that come less often.
+        size (`int`, defaults to 800,000): the most n-grams: half of them bigrams, a quarter trigrams, an eighth of
+            four and of five words each, as in the paper.
+        min_count (`int`, defaults to 10): leave out n-grams that come less often. `ValueError` if none is left.
         max_counted (`int`, defaults to 10,000,000): see [`count_ngrams`].
-
-    Raises:
-        `ValueError`: if the corpus has none.
 
     >>> texts = ["He saw New York. She saw it, too.", "In New York it rained.", "It rained on it."]
     >>> build_pmi_vocabulary(texts, size=4, min_count=2)

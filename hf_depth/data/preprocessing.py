@@ -387,16 +387,9 @@ def prepare_dataset(
     desc: str | None = "Preparing text",
 ) -> Dataset | IterableDataset:
     """
-    Map documents to examples of token ids, dropping all other columns. A result that `datasets` has cached is reused.
-    Of a map-style data set, the documents that give no example are counted and logged.
-
-    Args:
-        dataset (`Dataset` or `IterableDataset`): documents, map-style or streamed; one split of a corpus.
-        preprocessor ([`SpanCorruptionPreprocessor`], …): makes the examples.
-        num_proc, overwrite_cache, desc: of the map, for a map-style data set.
-
-    Raises:
-        `ValueError`: if a column is missing or holds something else than text.
+    Map documents, map-style or streamed, to examples of token ids, dropping all other columns. A result that
+    `datasets` has cached is reused. Of a map-style data set, the documents that give no example are counted and
+    logged. `ValueError` if a column is missing or holds something else than text.
 
     >>> from hf_depth import train_tokenizer
     >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", ""]})

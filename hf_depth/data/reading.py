@@ -47,22 +47,17 @@ def load_files(
     text_column: str = "text",
 ) -> Dataset | IterableDataset:
     """
-    Read files of one kind, see the table of this module.
+    Read files of one kind, see the table of this module: the rows of all files, in their order. A text file has one
+    document in each row, in the column `text`; the cells of a CSV file are text.
 
     Args:
         argument (`str`): what an error calls the files, such as `"train_file"`.
         names (`Sequence[str]`): files or globs, or addresses with a protocol (`https://…`), which are downloaded.
         streaming (`bool`, defaults to `False`): read while iterating; each file is a shard.
-        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
         text_column (`str`, defaults to `"text"`): the column that each row of a stream must have, with text in it.
 
-    Returns:
-        `Dataset` or, if `streaming`, `IterableDataset`: the rows of all files, in their order. A text file has one
-        document in each row, in the column `text`; the cells of a CSV file are text.
-
     Raises:
-        `ValueError`: naming the file and what is wrong with it (of a stream: when it is read).
-        `FileNotFoundError`: if there is no file of a name.
+        `ValueError`, `FileNotFoundError`: naming the file and what is wrong with it (of a stream: when it is read).
     """
     files = find_files(argument, names)
     kind = file_kind(argument, files)

@@ -201,17 +201,9 @@ class ShardFolder:
         mixing: Mixing | None = None,
     ) -> tuple[dict[str, Dataset | MixtureDataset | dict[str, Dataset]], dict[str, Statistics]]:
         """
-        Return the splits that [`Objective.prepare_splits`] would make from the documents of the shards.
-
-        Args:
-            objective: the objective of the run, with the settings of the shards.
-            splits: the names of the splits to load.
-            max_samples: the maximum number of examples of each split and source.
-            seed: the seed of the order in which sources are drawn.
-            mixing: how to mix several sources. By default, as the mixture of the preparation.
-
-        Raises:
-            `ValueError`: if the objective has other settings, see [`check`], or the sources cannot be mixed so.
+        Return the splits that [`Objective.prepare_splits`] would make from the documents of the shards, and their
+        statistics. `max_samples` are the most examples of each split and source. Several sources are mixed as in the
+        preparation, unless `mixing` says otherwise. `ValueError` if the objective has other settings, see [`check`].
         """
         self.check(objective)
         mixing, data, statistics = mixing or self.mixing, {}, {}
