@@ -78,15 +78,7 @@ def file_entries(folder: str | os.PathLike, paths: Iterable[str], sync: bool = F
 def write_manifest(
     folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]], sync: bool = True, **more: Any
 ) -> None:
-    """
-    Write the manifest of a folder.
-
-    Args:
-        folder: the folder.
-        files: its files, see [`file_entries`].
-        sync: flush the manifest and the names in the folder to the disk.
-        more: other fields, such as the training step.
-    """
+    """Write the manifest of a folder: its files, see [`file_entries`], and other fields, such as the step."""
     text = json.dumps({**more, "files": dict(sorted(files.items()))}, indent=2)
     if not sync:
         Path(folder, MANIFEST_FILE).write_text(text, encoding="utf-8")
@@ -97,12 +89,7 @@ def write_manifest(
 
 
 def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
-    """
-    Return the manifest of a folder; `None` if it has none.
-
-    Raises:
-        `ValueError`: if the manifest cannot be read.
-    """
+    """Return the manifest of a folder; `None` if it has none. `ValueError` if it cannot be read."""
     path = Path(folder, MANIFEST_FILE)
     if not path.is_file():
         return None
@@ -116,11 +103,8 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
 
 def damaged_file(folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]]) -> str | None:
     """
-    Return which file is missing or has changed, and how; `None` if all files are as the manifest says.
-
-    Args:
-        folder: the folder of the files.
-        files: the files in the manifest. A file without a hash is compared by its size.
+    Return which file is missing or has changed, and how; `None` if all files are as the manifest says. A file without
+    a hash is compared by its size.
     """
     for name, entry in files.items():
         path = Path(folder, name)
@@ -156,12 +140,7 @@ def full_disk_error(folder: str | os.PathLike, problem: str, advice: str) -> OSE
 
 @contextlib.contextmanager
 def one_error_for_a_full_disk(output_dir: str | os.PathLike) -> Iterator[None]:
-    """
-    Replace errors of a full disk while a run writes its results, such as metrics, predictions and plots.
-
-    Raises:
-        `OSError`: in one line, if the disk is full.
-    """
+    """Replace errors of a full disk by one of one line while a run writes metrics, predictions and plots."""
     try:
         yield
     except OSError as error:

@@ -43,12 +43,7 @@ LENGTHS = ("max_source_length", "max_target_length", "packed_source_length", "pa
 
 def check_ranges(arguments: Any, ranges: Mapping[str, Range], prefix: str = "") -> None:
     """
-    Raise `UserError` if an attribute is outside of its range.
-
-    Args:
-        arguments: the object with the attributes. A missing attribute or `None` passes.
-        ranges: the name of an attribute -> its range.
-        prefix: put before names in the message, such as `--` for flags.
+    Raise `UserError` if an attribute is outside of its range; one that is missing or `None` passes.
 
     >>> from types import SimpleNamespace
     >>> check_ranges(SimpleNamespace(learning_rate=-1.0), {"learning_rate": Range(least=0)}, "--")

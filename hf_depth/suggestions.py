@@ -7,15 +7,8 @@ from typing import Any
 
 def suggestion(name: str, names: Iterable[str], kind: str | None = None) -> str:
     """
-    Return a sentence for an error message that suggests known names for a mistyped one. Case is ignored.
-
-    Args:
-        name: the mistyped name.
-        names: the known names.
-        kind: a word for the names, in the plural. With it, the sentence lists all names if none is similar.
-
-    Returns:
-        `str`: a sentence that begins with a space; empty if no name is similar and there is no `kind`.
+    Return a sentence, behind a space, that suggests known names for a mistyped one, in any case. If none is similar,
+    it lists all as names of that `kind`, or is empty.
 
     >>> suggestion("Cols", ["cola", "rte"], "tasks")
     " Did you mean 'cola'?"

@@ -128,13 +128,7 @@ class CorpusArguments:
         return [name for name in names if name is not None]
 
     def check(self, training_args: "TrainingArguments") -> None:
-        """
-        Check the flags of the text against what the run does with it.
-
-        Raises:
-            `UserError`: if it is not said how long to train or how much to evaluate on, if several processes would
-                prepare the same shards, or if the run would write over the shards that it trains from.
-        """
+        """Check the flags of the text against what the run does with it."""
         if self.streaming and self.tokenized_dataset_dir is not None:
             logger.warning(
                 "`--streaming` has no effect beside `--tokenized_dataset_dir`: shards are read from the disk."
@@ -243,12 +237,7 @@ class CorpusArguments:
         return None if self.overwrite_cache else begun_tokenizer_folder(self.tokenized_dataset_dir)
 
     def open_shards(self) -> "ShardFolder | None":
-        """
-        The shards to train from, `None` if the text is prepared by the run.
-
-        Raises:
-            `UserError`: if they are not complete, or if another text is named beside them.
-        """
+        """The shards to train from, `None` if the run prepares the text. `UserError` beside another text."""
         from ..data.shards import ShardFolder, differences
 
         if self.tokenized_dataset_dir is None:
@@ -289,12 +278,7 @@ class CorpusArguments:
     def needed_splits(
         self, corpus: Mapping[str, Any], do_train: bool, do_eval: bool, do_predict: bool
     ) -> dict[str, Any]:
-        """
-        The splits of a corpus, or of shards, that the steps of a run need.
-
-        Raises:
-            `UserError`: naming the flag, if one of them is missing.
-        """
+        """The splits of a corpus, or of shards, that the steps of a run need. `UserError` if one is missing."""
         steps = {"train": do_train, "validation": do_eval, "test": do_predict}
         remedies = {
             "train": "`--do_train` needs `--train_file` or `--dataset_name`",
@@ -393,12 +377,7 @@ class ObjectiveArguments:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def check(self, model_type: str) -> None:
-        """
-        Check that the objective is one for this kind of model.
-
-        Raises:
-            `UserError`: naming the flag.
-        """
+        """Check that the objective is one for this kind of model."""
         from ..data.objectives import OBJECTIVES
 
         kinds = [kind for kind, name in OBJECTIVES if name == self.objective]
@@ -423,10 +402,7 @@ class ObjectiveArguments:
     def build(self, model_type: str, tokenizer: "PreTrainedTokenizerBase") -> "Objective":
         """
         The objective that the flags describe. A flag that is not given leaves the default of the objective's class.
-            tokenizer: what the model reads; mode tokens of a mixture of denoisers are added to it.
-
-        Raises:
-            `UserError`: if the settings contradict each other or the tokenizer.
+        Mode tokens of a mixture of denoisers are added to the tokenizer.
         """
         from ..data.objectives import OBJECTIVES
         from ..data.tokenization import add_mode_tokens

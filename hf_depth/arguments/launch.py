@@ -31,15 +31,9 @@ RANK_VARIABLES = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}  # of a process th
 
 def run_script(main: Callable[[], Any]) -> None:
     """
-    Run a script. A mistake of the user, as `hf_depth.errors` tells it, ends it with one message and exit status 2. Any
-    other error keeps its traceback, and so does a mistake with the environment variable HF_DEPTH_TRACEBACK=1. Signals
-    end it as [`end_on_signals`] says.
-
-    Args:
-        main: the script's main function.
-
-    Raises:
-        `SystemExit`: with code 2 after a mistake.
+    Run a script by its main function. A mistake ends it with one message and exit status 2. Any other error
+    keeps its traceback, and so does a mistake with the environment variable HF_DEPTH_TRACEBACK=1. Signals end it as
+    [`end_on_signals`] says.
 
     >>> run_script(lambda: None)
     """
@@ -74,13 +68,7 @@ def _lasting(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stop(message: str, usage: str = "") -> NoReturn:
-    """
-    Print a mistake of the user to stderr, and exit with status 2.
-
-    Args:
-        message: what is wrong and what to do. Passwords and tokens in addresses are masked.
-        usage: printed before it.
-    """
+    """Print a mistake of the user to stderr, without passwords and tokens in addresses, and exit with status 2."""
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(PATIENCE)  # the first process prints the same, and the launcher ends this one
     print(f"{usage}{Path(sys.argv[0]).name}: error: {without_credentials(message)}", file=sys.stderr, flush=True)
@@ -89,11 +77,8 @@ def stop(message: str, usage: str = "") -> NoReturn:
 
 def check_launch(training_args: "TrainingArguments") -> None:
     """
-    Check that launched processes train together. `accelerate launch --multi_gpu` on a machine without GPUs starts
-    several that train alone, unless `--use_cpu true` is given to the script.
-
-    Raises:
-        `UserError`: if they do not, or if `--deepspeed` is given to a script without a launcher.
+    Refuse launched processes that do not train together, and `--deepspeed` without a launcher. `accelerate launch
+    --multi_gpu` on a machine without GPUs starts several that train alone, unless the script gets `--use_cpu true`.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and training_args.world_size == 1:
@@ -115,12 +100,6 @@ def set_up(training_args: "TrainingArguments") -> None:
 
     Progress bars are shown on a terminal by the first process. A CPU takes denormal numbers for 0: the gradients of a
     T5 are full of them, and some processors spend most of a step on them.
-
-    Args:
-        training_args: its `output_dir` becomes `output_dir/WANDB_RUN_ID` in a sweep.
-
-    Raises:
-        `UserError`: as [`check_launch`] does, or if no `output_dir` was named, or one that is a file.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise UserError("Name the folder of the run by `--output_dir`.")
@@ -169,13 +148,6 @@ def check_run_arguments(model_args: "ModelArguments", training_args: "TrainingAr
     """
     Check the arguments of a run before anything is loaded, and complete them: `--eval_on_start` sets `--do_eval` as
     well, a model from scratch has a learning rate of its own, and an adapter an optimizer of its own.
-
-    Args:
-        model_args: which model.
-        training_args ([`DepthTrainingArguments`]): what to do with it.
-
-    Raises:
-        `UserError`: if there is no model to evaluate, or if a Hub token was given.
     """
     training_args.do_eval |= training_args.eval_on_start
     is_from_scratch = model_args.model_name_or_path is None

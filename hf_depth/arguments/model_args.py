@@ -139,12 +139,7 @@ class ModelArguments:
         return {"name_or_config": source} | common | self.hub_arguments | changes
 
     def load_model(self, tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedModel":
-        """
-        The model that the arguments describe, by [`load_model`]; with `use_peft` in a `peft.PeftModel`.
-
-        Args:
-            tokenizer: what it will read.
-        """
+        """The model that the arguments describe, by [`load_model`]; with `use_peft` in a `peft.PeftModel`."""
         from ..models.adapters import add_lora
         from ..models.loading import load_config, load_model
 
@@ -174,9 +169,7 @@ class ModelArguments:
     def load_tokenizer(self, of_data: str | None = None) -> "PreTrainedTokenizerBase | None":
         """
         The tokenizer that the arguments name, with sentence tokens for a DEPTH model; `None` if one is to be trained.
-
-        Args:
-            of_data: the folder of the tokenizer by which the data were prepared, for a model from scratch.
+        For a model from scratch, `of_data` is the folder of the one by which the data were prepared.
         """
         from ..data.tokenization import load_tokenizer
 
@@ -192,10 +185,7 @@ class ModelArguments:
         """
         A vocabulary trained on texts by the first process, and read from `output_dir` by all; with
         `save_on_each_node` by the first one of each node. The same texts give the same vocabulary.
-
-        Args:
-            texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read: at equal distances if
-                they are a sequence, otherwise (a stream, the prompts of tasks) the first ones.
+        At most `MAX_TOKENIZER_DOCUMENTS` are read: at equal distances from a sequence, otherwise the first ones.
         """
         from ..data.tokenization import NUM_SENTENCE_TOKENS, load_tokenizer
         from ..data.vocabulary import train_tokenizer

@@ -81,14 +81,7 @@ def parse_arguments(
 
 
 class ScriptParser(HfArgumentParser):
-    """
-    An `HfArgumentParser` for the dataclasses of a script, see [`parse_arguments`].
-
-    Args:
-        dataclass_types: as for `HfArgumentParser`.
-        description: the first lines of `--help`.
-        explains_all: whether `--help` also shows the flags of transformers, and options of flags.
-    """
+    """The parser of [`parse_arguments`]. If it explains all, `--help` shows transformers' flags as well."""
 
     def __init__(self, dataclass_types: Sequence[type], description: str | None, explains_all: bool = False):
         bases = {base for kind in dataclass_types for base in kind.__mro__}
@@ -150,13 +143,7 @@ class ScriptParser(HfArgumentParser):
     # ---- Parsing ----
 
     def parse(self, args: Sequence[str], path: Path | None = None) -> tuple:
-        """
-        Return instances of the dataclasses.
-
-        Args:
-            args: flags.
-            path: a configuration file, whose values they override.
-        """
+        """Return instances of the dataclasses. Flags override a configuration file."""
         flags = list(self._with_options(args))
         known = [self._option_string_actions.get(flag.partition("=")[0]) for flag in flags if flag.startswith("--")]
         given = [action.dest for action in known if action is not None]
@@ -274,9 +261,6 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     Read a YAML or JSON file of arguments. Scalars stay text, which the parser converts; those inside of a mapping,
     which is passed on as JSON, are converted here.
-
-    Raises:
-        `UserError`: names the file, if it cannot be read, or gives an argument twice.
     """
     if path.suffix not in CONFIG_SUFFIXES:
         raise UserError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")

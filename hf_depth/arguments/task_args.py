@@ -93,13 +93,7 @@ class TaskArguments:
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def for_loading(self, tasks: "Sequence[TaskSpec]", cache_dir: str | None = None) -> dict[str, Any]:
-        """
-        The arguments of [`TaskSplits.load`] but for what the run needs and its seed.
-
-        Args:
-            tasks: those of [`chosen_tasks`].
-            cache_dir: as for `datasets.load_dataset`.
-        """
+        """The arguments of [`TaskSplits.load`] but for what the run needs and its seed."""
         from ..tasks.loading import get_loader
         from ..tasks.registry import training_tasks
         from ..tasks.sources import TaskFiles
@@ -132,16 +126,8 @@ def parse_task_arguments(
     names, and the defaults of the flags with which it was evaluated. These it also brings to a task that is trained on
     one of its own, such as GLUE's `ax` to a model of `mnli`.
 
-    Args:
-        dataclass_types: of the model, of the tasks and of the training, in this order.
-        args, description: as for [`parse_arguments`].
-
-    Returns:
-        `tuple`: one instance of each dataclass, and the `list[TaskSpec]` of [`chosen_tasks`].
-
-    Raises:
-        `UserError`, `OSError`: as of [`chosen_tasks`] and [`model_tasks`].
-        `SystemExit`: as of [`parse_arguments`].
+    `dataclass_types` are those of the model, of the tasks and of the training. Behind their instances stands the
+    `list[TaskSpec]`.
     """
     from ..tasks.registry import training_tasks
     from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
@@ -167,9 +153,6 @@ def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> "TaskCo
     """
     What the folder of a fine-tuned model says about its tasks, if the arguments name no others: neither a benchmark
     nor a task file, and by `dataset_name` at most some of the model's tasks.
-
-    Raises:
-        `OSError`: if no task is named, and there is no such model.
     """
     names = task_args.dataset_name or ()
     if task_args.benchmark or task_args.task_file or ALL_TASKS in names:
@@ -215,15 +198,8 @@ def chosen_tasks(
     task_args: TaskArguments, config: "TaskConfig | None" = None, model_name_or_path: str | None = None
 ) -> "list[TaskSpec]":
     """
-    The tasks that the arguments name, or those of a fine-tuned model.
-
-    Args:
-        task_args: which tasks.
-        config: what [`model_tasks`] found.
-        model_name_or_path: where it was looked for.
-
-    Raises:
-        `UserError`: if they name none, or one that does not exist.
+    The tasks that the arguments name, or those of a fine-tuned model: what [`model_tasks`] found where
+    `model_name_or_path` points to. `UserError` if they name none, or one that does not exist.
     """
     from ..tasks.config import TASK_CONFIG_FILE
     from ..tasks.registry import DATASET_VALS, get_task, task_names
