@@ -297,7 +297,7 @@ def _sentence_mask(config, ids, given, name: str) -> torch.BoolTensor | None:
     if ids is None:
         raise ValueError(
             f"Embeddings and encoder outputs do not say which tokens are sentence tokens: pass `{name}` beside them, "
-            "boolean, of shape `(batch_size, length)`."
+            "boolean, of shape `(batch_size, length)`. Prompt tuning of PEFT cannot: use LoRA."
         )
     return is_sentence_token(ids, config)
 
@@ -360,6 +360,7 @@ class DepthMixin:
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
         _add_sentences(self.get_encoder(), self.config)
+        self._is_checked = False
         for module in self.modules():
             if hasattr(module, "embed_positions"):
                 module.embed_positions.register_forward_hook(_restart_embeddings)
@@ -452,6 +453,8 @@ class DepthMixin:
         if sentence_mask is None:
             sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
         sentence_mask = _sentence_mask(self.config, input_ids, sentence_mask, "sentence_mask")
+        if self.training and sentence_mask is not None:
+            self._check_first_batch(sentence_mask)
         so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
         target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
         queries = so_far if decoder_input_ids is None else is_sentence_token(decoder_input_ids, self.config)
@@ -475,6 +478,17 @@ class DepthMixin:
             return DepthSeq2SeqLMOutput(**{**outputs, "logits": head(states)})
         losses = self._losses(states, head, labels, num_items_in_batch, loss_weights, skip_logits)
         return DepthSeq2SeqLMOutput(**{**outputs, **losses})
+
+    def _check_first_batch(self, sentence_mask: torch.BoolTensor) -> None:
+        """Warn if the first batch of training has no sentence tokens, as a collator of transformers makes it."""
+        if self._is_checked or torch.compiler.is_compiling():
+            return
+        self._is_checked = True  # only once, since this waits for the device
+        if not sentence_mask.any():
+            logger.warning(
+                "The first batch has no sentence tokens, so this DEPTH model trains as a T5 does. Prepare its input by "
+                "an objective or `TaskSplits` of hf_depth, or by `model.encode_sentences`."
+            )
 
     def prepare_decoder_input_ids_from_labels(
         self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None

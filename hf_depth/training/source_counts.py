@@ -81,7 +81,8 @@ class SourceCounts:
         """Continue from `gathered` of a checkpoint, on one process. A source that it lacks begins at 0."""
         for name, sums in gathered.items():
             if name in self.names:
-                self.sums[self.names.index(name)] = torch.tensor(sums, dtype=torch.float64)
+                # Checkpoints of earlier states of this package have four numbers, without the ended passes.
+                self.sums[self.names.index(name), : len(sums)] = torch.tensor(sums).to(self.sums)
 
     def table(self) -> dict[str, dict[str, float]]:
         """Return the latest counts of each source for the model card."""

@@ -264,6 +264,28 @@ class GivenStatesTest(parameterized.TestCase):
             torch.testing.assert_close(model(**batch).logits, expected)
 
 
+class FirstBatchTest(parameterized.TestCase):
+    """A collator of transformers alone gives DEPTH a text without sentence tokens."""
+
+    LOGGER = "hf_depth.models.modeling_depth"
+
+    def test_training_without_sentence_tokens_is_told_once(self):
+        model, batch = tiny_model().train(), random_batch(6)
+        batch["input_ids"] = batch["input_ids"].clamp(max=min(SENTENCE_TOKENS) - 1)
+        with self.assertLogs(self.LOGGER, "WARNING") as logs:
+            for _ in range(2):
+                model(**batch)
+        self.assertLen(logs.output, 1)
+        self.assertIn("trains as a T5 does", logs.output[0])
+
+    def test_sentence_tokens_and_evaluation_are_no_cause_for_it(self):
+        model, batch = tiny_model(), random_batch(6)
+        with self.assertNoLogs(self.LOGGER, "WARNING"):
+            model.train()(**batch)
+            batch["input_ids"] = batch["input_ids"].clamp(max=min(SENTENCE_TOKENS) - 1)
+            model.eval()(**batch)
+
+
 class SeveralDevicesTest(parameterized.TestCase):
     @parameterized.product(kind=("depth", "t5"), skip_logits=(False, True))
     def test_a_model_may_be_on_another_device_than_its_inputs(self, kind, skip_logits):
