@@ -486,8 +486,8 @@ class DepthMixin:
         self._is_checked = True  # only once, since this waits for the device
         if not sentence_mask.any():
             logger.warning(
-                "The first batch has no sentence tokens, so this DEPTH model trains as a T5 does. Prepare its input by "
-                "an objective or `TaskSplits` of hf_depth, or by `model.encode_sentences`."
+                "The first batch has no sentence tokens, so this DEPTH model trains as a T5 does. Prepare its input "
+                "by an objective or `TaskSplits` of hf_depth, or by `model.encode_sentences`."
             )
 
     def prepare_decoder_input_ids_from_labels(

@@ -80,7 +80,10 @@ class TaskConfig:
         """Return the config that [`~TaskConfig.to_dict`] wrote."""
         try:
             known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
-            return cls(tasks=tuple(TaskSpec(**entry) for entry in known.pop("tasks").values()), **known)
+            entries = [dict(entry) for entry in known.pop("tasks").values()]
+            for entry in entries:
+                entry.pop("submission_rows", None)  # of models that earlier states of this package have saved
+            return cls(tasks=tuple(TaskSpec(**entry) for entry in entries), **known)
         except (AttributeError, KeyError, TypeError) as error:  # the file was changed by hand
             raise UserError(f"a field is missing or wrong: {error}") from error
 

@@ -42,6 +42,13 @@ class TaskConfigTest(parameterized.TestCase):
         self.assertEqual(TaskConfig.from_pretrained(self.folder), config)
         self.assertEqual(TaskConfig.from_pretrained(self.folder).tasks[0].labels, task.labels)
 
+    def test_a_file_of_an_earlier_state_is_read(self):
+        config = TaskConfig((get_task("glue/rte"),), sentence_tokens=True)
+        values = json.loads(json.dumps(config.to_dict()))
+        values["tasks"]["glue/rte"]["submission_rows"] = {"test": 3000}
+        self.write(json.dumps(values))
+        self.assertEqual(TaskConfig.from_pretrained(self.folder), config)
+
     def test_the_file_names_no_folder_of_this_machine(self):
         data = Path(self.folder, "secret", "texts")
         data.mkdir(parents=True)
