@@ -315,7 +315,7 @@ class PretrainingRun(Run):
         statistics: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         given = [data for data in (trainer.train_dataset, trainer.eval_dataset, test_dataset) if data is not None]
-        if given and self.args.should_log:
+        if given and trainer.processing_class is not None and self.args.should_log:
             print_examples(first_examples(given[0]), trainer.data_collator, trainer.processing_class)
         super().execute(trainer, test_dataset, statistics)
 

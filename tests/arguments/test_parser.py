@@ -17,6 +17,7 @@ from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
 from helpers import process_environment, script_arguments
+from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
 
 
@@ -214,7 +215,6 @@ class ErrorTest(ArgumentsTestCase):
         ("--streaming maybe", "argument `--streaming`: Truthy value expected: got maybe"),
         ("--model_type bert", "argument `--model_type`: invalid choice: 'bert'. The choices are: 'depth', 't5'"),
         ("--model_type dept", "invalid choice: 'dept'. Did you mean 'depth'?"),
-        ("--attn_implementation deptj", "invalid choice: 'deptj'. Did you mean 'depth_flex' or 'depth_triton'?"),
         ("--train_file=", "argument `--train_file`: the value is empty"),
         ("--train_file a --train_file b", "put all its values after one `--train_file`"),
         ("--max_steps", "argument `--max_steps`: expected one argument"),
@@ -229,6 +229,10 @@ class ErrorTest(ArgumentsTestCase):
     )
     def test_a_wrong_flag_is_named(self, args, expected):
         self.assertRegex(self.message(args.split()), expected)
+
+    def test_the_nearest_choices_of_an_invalid_one_are_named(self):
+        message = self.message(["--attn_implementation", "deptj"], (ModelArguments,))
+        self.assertRegex(message, "invalid choice: 'deptj'. Did you mean 'depth_flex' or 'depth_triton'?")
 
     @parameterized.parameters(
         ("max_steps: 1\nlerning_rate: 1\n", r"`--lerning_rate`: did you mean `--learning_rate`\? \(in {}\)"),

@@ -78,7 +78,7 @@ class RunProbeTest(parameterized.TestCase):
         ({"output_dir": "t5"}, "probe would replace results of the model in `output_dir` .*t5: name another one"),
         ({"flags": "--push_to_hub true"}, "probe leaves no model to push"),
         ({"flags": "--probe_layer 5"}, "`layer` must be between -2 and 1"),
-        ({"kind": "t5", "flags": "--probe_pooling sentence_token"}, "a T5 has no sentence tokens"),
+        ({"kind": "t5", "flags": "--probe_pooling sentence_token"}, "`pooling` must be one of mean for T5"),
         ({"task": "stsb"}, "'stsb' predicts numbers"),
     )
     def test_what_cannot_be_probed_is_refused(self, options, message):
