@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,17 @@ class _Handed(dict[str, torch.Tensor]):
     """A batch that a worker hands over as bytes. By shared memory, each tensor would take a round trip."""
 
     def __reduce__(self) -> tuple:
-        return _tensors, ({name: tensor.numpy() for name, tensor in self.items()},)
+        # What a user's own collator has added may be anything; torch has its own way for it.
+        arrays = {name: value.numpy() for name, value in self.items() if getattr(value, "dtype", None) in _AS_BYTES}
+        return _received, (list(self), arrays, {name: self[name] for name in self.keys() - arrays.keys()})
+
+
+_AS_BYTES = (torch.int64, torch.bool)  # what the collators write
+
+
+def _received(names: list[str], arrays: Mapping[str, np.ndarray], others: Mapping[str, Any]) -> dict[str, Any]:
+    values = {**_tensors(arrays), **others}
+    return {name: values[name] for name in names}
 
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:

@@ -9,8 +9,10 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, T
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_length
 
+from ..data.streams import TrainingStream
 from .checkpoints.saving import check_losses, check_parameters, record_best_checkpoint
 from .optimizers import restore_settings
+from .source_counts import num_consumers
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -65,7 +67,7 @@ class LastEvaluation(TrainerCallback):
 class RunTotals(TrainerCallback, ExportableState):
     """
     What a run adds up from its first step on, in `trainer_state.json`: the sum of losses after `first_step`, the state
-    of the [`StepMonitor`], and what was seen of each source of a mixture.
+    of the [`StepMonitor`], what was seen of each source of a mixture, and by how many readers a stream is read.
     """
 
     def __init__(self):
@@ -74,6 +76,7 @@ class RunTotals(TrainerCallback, ExportableState):
     def reset(self, first_step: int) -> None:
         """Begin at nothing, after a step."""
         self.loss, self.first_step, self.monitor, self.sources = 0.0, first_step, {}, {}
+        self.readers: int | None = None
 
     def state(self) -> dict[str, Any]:
         """As `Trainer` writes it into a checkpoint."""
@@ -93,6 +96,14 @@ def begin_training(trainer: "DepthTrainer") -> None:
     trainer.last_checkpoint, trainer.last_good_step = checkpoint, state.global_step
     state.compute_steps(trainer.args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
     trainer.totals.restore(state, is_resumed=checkpoint is not None)
+    if isinstance(trainer.train_dataset, TrainingStream):
+        before, now = trainer.totals.readers, num_consumers(trainer.args)
+        trainer.totals.readers = now
+        if before not in (None, now):
+            logger.warning(
+                f"The stream was read by {before} workers of all processes, and now is by {now}: it is divided "
+                "differently, so some examples of this pass come twice and some not at all."
+            )
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
             state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())

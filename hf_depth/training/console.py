@@ -158,7 +158,7 @@ def print_examples(
     print("\nWhat the model reads and writes:")
     for example in examples:
         batch = data_collator([example])
-        input_ids, labels = batch["input_ids"][0][batch["attention_mask"][0]], batch["labels"][0]
+        input_ids, labels = batch["input_ids"][0][batch["attention_mask"][0].bool()], batch["labels"][0]
         metadata_ids = [int(i) for i in example.get(METADATA_IDS, ())]
         print(f"document: {tokenizer.decode([int(i) for i in example['input_ids']])}")
         print(f"metadata: {tokenizer.decode(metadata_ids)}\n" if metadata_ids else "", end="")

@@ -56,6 +56,7 @@ from .checkpoints.saving import write_model_manifest
 from .checkpoints.stopping import stop_on_signals
 from .console import REPORTED_METRICS, before_and_after, first_examples, print_examples, print_unshuffled
 from .evaluation import by_name
+from .inputs import objective_collators
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments, TaskTrainingArguments
@@ -315,7 +316,8 @@ class PretrainingRun(Run):
         statistics: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         given = [data for data in (trainer.train_dataset, trainer.eval_dataset, test_dataset) if data is not None]
-        if given and trainer.processing_class is not None and self.args.should_log:
+        is_ours = bool(objective_collators(trainer.data_collator))  # of another nothing is known
+        if given and is_ours and trainer.processing_class is not None and self.args.should_log:
             print_examples(first_examples(given[0]), trainer.data_collator, trainer.processing_class)
         super().execute(trainer, test_dataset, statistics)
 

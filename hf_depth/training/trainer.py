@@ -33,6 +33,7 @@ from .checkpoints.saving import (
     remove_unfinished,
     save_checkpoint,
     save_model,
+    tied_weights,
 )
 from .checkpoints.stopping import end_processes
 from .compatibility import check_packed_rows, check_trainer
@@ -281,7 +282,7 @@ class DepthTrainer(Seq2SeqTrainer):
         alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
         self.save_total_limit, evaluates = self.args.save_total_limit, self.args.eval_on_start
         # `Trainer` warns of weights that a checkpoint lacks, and tied ones are saved once.
-        self.model._keys_to_ignore_on_save = set(getattr(self.model, "all_tied_weights_keys", ()))
+        self.model._keys_to_ignore_on_save = tied_weights(self.model)
         with alone, completed_checkpoints():
             if self.args.should_save:
                 remove_unfinished(self.args.output_dir)

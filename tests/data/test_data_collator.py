@@ -176,6 +176,23 @@ class ReproducibilityTest(parameterized.TestCase):
             collator.set_epoch(epoch)
             self.assertEqual(pairs_of(loader), pairs_of(DataLoader(examples, 4, collate_fn=collator)))
 
+    def test_what_a_collator_of_ones_own_adds_comes_from_a_worker_as_it_is(self):
+        added = {"names": ["a", "b"], "half": torch.ones(2, dtype=torch.bfloat16), "weight": torch.ones(2, 1), "n": 7}
+
+        class OwnCollator(DataCollatorForDepth):
+            def __call__(self, examples):
+                batch = super().__call__(examples)
+                batch.update(added)
+                return batch
+
+        collator, examples = OwnCollator(TOKENIZER), random_examples(2)
+        (batch,) = DataLoader(examples, 2, collate_fn=collator, num_workers=1)
+        expected = collator(examples)
+        self.assertEqual(list(batch), list(expected))
+        for name, value in expected.items():
+            is_same = torch.equal(batch[name], value) if torch.is_tensor(value) else batch[name] == value
+            self.assertTrue(is_same, name)
+
     def test_so_does_the_copy_of_a_worker_that_is_no_fork_of_this_process(self):
         collator, examples = DataCollatorForDepth(TOKENIZER), random_examples(8)
         copy = ForkingPickler.loads(ForkingPickler.dumps(collator))  # as it is sent to a process

@@ -109,6 +109,14 @@ class RunTest(RunTestCase):
             self.assertIn("| weights of step | 1 of 3, the best one |", card)
             self.assertRegex(card, r"\neval_loss +\d")
 
+    def test_pretraining_with_a_collator_of_ones_own_shows_no_examples(self):
+        run_trainer = trainer("depth", self.folder, max_steps=1, do_train=True)
+        collator = run_trainer.data_collator
+        run_trainer.data_collator = lambda rows: collator(rows) if len(rows) > 1 else 1 / 0
+        run_trainer.processing_class = tiny_tokenizer(sentence_tokens=True)
+        PretrainingRun.find(run_trainer.args, {}).execute(run_trainer)
+        self.assertEqual(run_trainer.state.global_step, 1)
+
     def test_pretraining_writes_unshuffling_accuracies(self):
         arguments = {"do_eval": True, "predict_with_generate": True, "generation_max_length": 30}
         run_trainer = trainer("depth", self.folder, constrain_sentence_order=True, **arguments)

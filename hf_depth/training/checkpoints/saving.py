@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import gather_object
-from transformers import Seq2SeqTrainer, TrainerState
+from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from ...disk import (
@@ -213,6 +213,13 @@ def _write_model(trainer: "DepthTrainer", folder: Path, with_arguments: bool = F
         trainer.task_config.save_pretrained(folder)
     if not with_arguments:
         Path(folder, TRAINING_ARGS_NAME).unlink(missing_ok=True)
+
+
+def tied_weights(model: PreTrainedModel) -> set[str]:
+    """The weights that are another one of the model. A head that was given its own is none of these."""
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    tied = getattr(model, "all_tied_weights_keys", {})
+    return {name for name, source in tied.items() if weights.get(name) is weights.get(source)}
 
 
 def write_model_manifest(trainer: "DepthTrainer") -> None:

@@ -78,6 +78,16 @@ class CheckpointTest(SavingTestCase):
         self.assertContainsSubset(["run.json", "rng_state.pth", "optimizer.pt"], list_files(folder))
         self.assertIsNone(damage(folder))
 
+    def test_a_head_that_was_given_weights_of_its_own_keeps_them(self):
+        one_trainer = self.trainer(max_steps=1, save_strategy="steps", save_steps=1)
+        model = one_trainer.model
+        model.lm_head.weight = torch.nn.Parameter(2 * model.shared.weight.detach())
+        one_trainer.optimizer = None
+        one_trainer.train()
+        saved = load_file(Path(self.folder, "checkpoint-1", "model.safetensors"))
+        self.assertTrue(torch.equal(saved["lm_head.weight"], model.lm_head.weight))
+        self.assertNotIn("encoder.embed_tokens.weight", saved)
+
     def test_a_save_that_fails_leaves_nothing_and_the_earlier_checkpoint(self):
         one_trainer = self.trainer(save_total_limit=1)
         save = torch.save
