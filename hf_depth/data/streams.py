@@ -130,7 +130,7 @@ class ExampleStream(TrainingStream):
         examples = self._in_order(0, 1, epoch=0)
         first = next(examples, None)
         if first is None:
-            raise no_examples("the stream to train on", self.preprocessor)
+            raise no_examples("the documents to train on", self.preprocessor)
         return chain([first], examples)
 
     def consumer_examples(self, consumer: Sequence[int], num_consumers: int) -> Iterator[dict[str, Any]]:

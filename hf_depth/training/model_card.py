@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence, Sized
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -219,7 +220,9 @@ def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any]
     tokenizer, objective = trainer.processing_class, objective_name(trainer.data_collator)
     if tokenizer is None or objective is None or is_adapter(model):
         return None
-    collator, encoded = objective_collator(trainer.data_collator), tokenizer(SENTENCES, add_special_tokens=False)
+    collator, encoded = copy(objective_collator(trainer.data_collator)), tokenizer(SENTENCES, add_special_tokens=False)
+    # The sentences may be longer than the examples of the run, as in bytes.
+    collator.padding, collator.max_source_length, collator.max_target_length = "longest", None, None
     ids, lengths = sum(encoded["input_ids"], []), [len(ids) for ids in encoded["input_ids"]]
     batch = collator([{"input_ids": ids, "sentence_lengths": lengths, "unit_lengths": [1] * len(ids)}])
     source, target = batch["input_ids"][0][batch["attention_mask"][0].bool()], batch["labels"][0]

@@ -106,7 +106,7 @@ class PassTest(parameterized.TestCase):
 
     def test_a_stream_of_nothing_usable_is_refused_before_training(self):
         empty = IterableDataset.from_generator(lambda: iter([{"text": ""}, {"text": None}]))
-        with self.assertRaisesRegex(ValueError, "None of the stream to train on gives an example: too little text"):
+        with self.assertRaisesRegex(ValueError, "None of the documents to train on gives an example: too little text"):
             ExampleStream(empty, Numbers()).one_pass()
 
     @parameterized.parameters(2, 3, 8)
