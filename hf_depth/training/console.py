@@ -49,21 +49,28 @@ LEGEND = (
     "is sure of wrong tokens."
 )
 NO_LIMIT = 1_000_000  # of tokens; the documents were cut for this model already
-_ACCURACIES = [
-    f"sentence_accuracy{examples}{chance}"
-    for examples in ("", "_shuffled", "_unshuffled")
-    for chance in ("", "_chance")
-]
-_LOSSES = ["loss", "sentence_loss", "reconstruction_loss"]
-_ORDERS = "exact_shuffled exact_shuffled_chance exact_constrained_shuffled kendall_tau_shuffled".split()
-REPORTED_METRICS = [
-    f"eval_{name}"
-    for name in (
-        *(*_LOSSES, *_ACCURACIES, "reconstruction_accuracy"),
-        *(f"order_{name}" for name in (*_ORDERS, "kendall_tau_constrained_shuffled")),
-        *(f"with_metadata_{name}" for name in (*_LOSSES, "sentence_accuracy_shuffled", "reconstruction_accuracy")),
-    )
-]
+REPORTED_METRICS = (
+    "eval_loss",
+    "eval_sentence_loss",
+    "eval_reconstruction_loss",
+    "eval_sentence_accuracy",
+    "eval_sentence_accuracy_chance",
+    "eval_sentence_accuracy_shuffled",
+    "eval_sentence_accuracy_shuffled_chance",
+    "eval_sentence_accuracy_unshuffled",
+    "eval_sentence_accuracy_unshuffled_chance",
+    "eval_reconstruction_accuracy",
+    "eval_order_exact_shuffled",
+    "eval_order_exact_shuffled_chance",
+    "eval_order_exact_constrained_shuffled",
+    "eval_order_kendall_tau_shuffled",
+    "eval_order_kendall_tau_constrained_shuffled",
+    "eval_with_metadata_loss",
+    "eval_with_metadata_sentence_loss",
+    "eval_with_metadata_reconstruction_loss",
+    "eval_with_metadata_sentence_accuracy_shuffled",
+    "eval_with_metadata_reconstruction_accuracy",
+)
 
 
 # ---- Logs -----------------------------------------------------------------------------------------------------------
