@@ -178,7 +178,13 @@ THEIRS = f"Lengths, batches and steps are those of {AUTHORS}"
 OWN_TEXT = "Add `--train_file` for your own text; without it, Python's own documentation is read."
 ONLY_T5 = "for T5, since there is none for DEPTH"
 NOT_MEASURED = "Not measured yet: the number of steps is an estimate."
-CPU_RESULTS = {"10 minutes": NOT_MEASURED, "1 hour": NOT_MEASURED}
+CPU_RESULTS = {
+    "10 minutes": (
+        "One run took 13 CPU minutes with one thread, and put 61 % of the shuffled unseen examples in exactly the right "
+        "order (chance 35 %, the quickstart 57 %)."
+    ),
+    "1 hour": NOT_MEASURED,
+}
 DEFAULTS_NOT_MEASURED = "The default optimizer and its learning rate are not measured at this size by us."
 
 
