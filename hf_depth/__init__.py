@@ -2,8 +2,10 @@
 
 # ruff: noqa: F401 (names for editors)
 
+import functools
 import importlib
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
@@ -101,9 +103,19 @@ class _EncoderStandIn(_StandIn):
 
     def __getattr__(cls, name: str) -> Any:
         value = super().__getattr__(name)
-        if name not in ("from_pretrained", "_from_config"):
-            return value
-        return lambda *args, **kwargs: value(*args, **kwargs).get_encoder()
+        if name == "_from_config":
+            return lambda *args, **kwargs: value(*args, **kwargs).get_encoder()
+        return functools.partial(_load_encoder, value) if name == "from_pretrained" else value
+
+
+def _load_encoder(load: Callable[..., Any], name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any):
+    model, info = load(name, *args, output_loading_info=True, **kwargs)
+    if any(".encoder." in key and ".layers." in key for key in info["missing_keys"]):
+        raise ValueError(
+            f"{name} lacks weights of the encoder in a whole {type(model).__name__}, of which AutoModel takes it. "
+            "Save the whole model: no class loads an encoder of this family that was saved alone."
+        )
+    return (model.get_encoder(), info) if output_loading_info else model.get_encoder()
 
 
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not

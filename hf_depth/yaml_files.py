@@ -15,15 +15,19 @@ class UniqueKeyLoader(yaml.SafeLoader):
     {'weight': 1, 'name': 'novels'}
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = []  # no set: YAML allows keys that cannot be in one, for which there is an error below
-        own = [key_node for key_node, _ in node.value if key_node.tag != "tag:yaml.org,2002:merge"]  # not `<<`
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Called perhaps repeatedly, also for what `<<` names. The first call puts keys of others before its own ones.
+        keys = []  # no set: YAML allows keys that cannot be in one, for which there is an error elsewhere
+        own = [] if hasattr(node, "has_unique_keys") else [key_node for key_node, _ in node.value]
+        node.has_unique_keys = True
         for key_node in own:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
             if key in keys:
                 raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
             keys.append(key)
-        return super().construct_mapping(node, deep)
+        super().flatten_mapping(node)
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:

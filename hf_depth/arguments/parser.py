@@ -245,7 +245,7 @@ class ScriptParser(HfArgumentParser):
 def _near_choices(typed: str, choices: Iterable[str | None]) -> str:
     """Which choices begin as a mistyped one may be meant to: those of `adamw` for `adamv`."""
     names = [name for name in choices if name is not None]
-    near = difflib.get_close_matches(typed, {name[: len(typed)] for name in names}, n=1)
+    near = typed and difflib.get_close_matches(typed, {name[: len(typed)] for name in names}, n=1)
     meant = [name for name in names if near and name.startswith(near[0])]
     return f" Did you mean {' or '.join(map(repr, meant))}?" if meant else f" The choices are: {listed(names)}."
 

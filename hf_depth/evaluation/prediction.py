@@ -157,6 +157,8 @@ class TaskPredictor:
         dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
         if dtype not in (torch.float32, torch.bfloat16):
             raise UserError(f"`dtype` must be float32 or bfloat16, got {dtype}: T5 overflows in float16.")
+        if device is not None and device_map is not None:
+            raise UserError("`device` and `device_map` both say where the model is. Give one of them.")
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir}
         config = find_task_config(name_or_path, **hub)
         if config is None and task is None:
@@ -174,8 +176,6 @@ class TaskPredictor:
         model = load_model(name_or_path, tokenizer, device_map=device_map, **hub)
         if device_map is None:
             model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        elif device is not None:
-            raise UserError("`device` and `device_map` both say where the model is. Give one of them.")
         model = model if model.dtype == dtype else model.to(dtype)  # a divided model warns if it is moved
         return cls(model, tokenizer, task, **settings | kwargs)
 

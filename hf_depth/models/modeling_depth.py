@@ -356,11 +356,11 @@ class DepthMixin:
     # `head_loss(hidden (N, D), head, labels (N,), weights (N,), with_predictions)`: the weighted sum of the losses,
     # each of them, and predictions, without all logits; or `None` where it cannot. `hf_depth` sets it for T5.
     head_loss: Callable[..., tuple[torch.Tensor, ...] | None] | None = None
+    _is_checked = False  # whether a batch of training was looked at
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
         _add_sentences(self.get_encoder(), self.config)
-        self._is_checked = False
         for module in self.modules():
             if hasattr(module, "embed_positions"):
                 module.embed_positions.register_forward_hook(_restart_embeddings)
@@ -481,10 +481,14 @@ class DepthMixin:
 
     def _check_first_batch(self, sentence_mask: torch.BoolTensor) -> None:
         """Warn if the first batch of training has no sentence tokens, as a collator of transformers makes it."""
-        if self._is_checked or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self._is_checked:
+            return
+        try:
+            has_none = not sentence_mask.any()
+        except RuntimeError:  # the tensor has no values: it is on the device meta, fake, or mapped by `torch.vmap`
             return
         self._is_checked = True  # only once, since this waits for the device
-        if not sentence_mask.any():
+        if has_none:
             logger.warning(
                 "The first batch has no sentence tokens, so this DEPTH model trains as a T5 does. Prepare its input "
                 "by an objective or `TaskSplits` of hf_depth, or by `model.encode_sentences`."

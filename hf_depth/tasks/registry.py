@@ -162,12 +162,15 @@ def _entries_of(content: Any) -> list[dict[str, Any]]:
         isinstance(value, dict) and key != "labels" for key, value in content.items()
     ):
         entries = [
-            {"benchmark": benchmark, "name": name, **entry}
+            {"benchmark": benchmark, "name": name, **entry} if isinstance(entry, dict) else entry
             for benchmark, tasks in content.items()
             for name, entry in tasks.items()
         ]
     if not entries or not all(isinstance(entry, dict) and entry for entry in entries):
-        raise UserError("expected a task or several, with the fields `name`, `text_column_name`, `prefix`, `labels`.")
+        raise UserError(
+            "expected a task or several, with the fields `name`, `text_column_name`, `prefix`, `labels`, or "
+            "`benchmark: {task: {…}}`."
+        )
     return entries
 
 

@@ -233,6 +233,8 @@ class ErrorTest(ArgumentsTestCase):
     def test_the_nearest_choices_of_an_invalid_one_are_named(self):
         message = self.message(["--attn_implementation", "deptj"], (ModelArguments,))
         self.assertRegex(message, "invalid choice: 'deptj'. Did you mean 'depth_flex' or 'depth_triton'?")
+        message = self.message(["--lr_scheduler_type", ""], (Seq2SeqTrainingArguments,))
+        self.assertRegex(message, "invalid choice: ''. The choices are: 'linear', ")
 
     @parameterized.parameters(
         ("max_steps: 1\nlerning_rate: 1\n", r"`--lerning_rate`: did you mean `--learning_rate`\? \(in {}\)"),

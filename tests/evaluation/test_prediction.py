@@ -237,8 +237,8 @@ class FolderTest(parameterized.TestCase):
             divided = TaskPredictor.from_pretrained(self.folder, "glue/rte", device_map=device_map)
         self.assertEqual(loaded.call_args.kwargs["device_map"], device_map)
         self.assertEqual(divided(rows, return_scores=True), predictor(rows, return_scores=True))
-        with self.assertRaisesRegex(ValueError, "`device` and `device_map` both"):
-            TaskPredictor.from_pretrained(self.folder, "glue/rte", device="cpu", device_map=device_map)
+        with self.assertRaisesRegex(ValueError, "`device` and `device_map` both"):  # before anything is loaded
+            TaskPredictor.from_pretrained("no/such", "glue/rte", device="cpu", device_map=device_map)
 
 
 class GeneratedTextTest(parameterized.TestCase):

@@ -180,6 +180,12 @@ class FamilyTest(parameterized.TestCase):
         with torch.no_grad():
             torch.testing.assert_close(again.eval()(**BATCH).logits, model(**BATCH).logits, rtol=0, atol=0)
 
+    def test_an_encoder_that_was_saved_alone_is_not_loaded_with_random_weights(self):
+        with TemporaryDirectory() as folder:
+            tiny_depth("bart").get_encoder().save_pretrained(folder)
+            with self.assertRaisesRegex(ValueError, "lacks weights of the encoder.* Save the whole model"):
+                AutoModel.from_pretrained(folder)
+
     @parameterized.parameters(*FAMILIES)
     def test_load_model_makes_depth_of_a_plain_checkpoint_with_the_ids_and_rows_of_the_tokenizer(self, family):
         plain = plain_model(family, 512)

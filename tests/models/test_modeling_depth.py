@@ -285,6 +285,12 @@ class FirstBatchTest(parameterized.TestCase):
             batch["input_ids"] = batch["input_ids"].clamp(max=min(SENTENCE_TOKENS) - 1)
             model.eval()(**batch)
 
+    def test_tensors_without_values_are_not_looked_at(self):  # of an estimate of memory, say
+        model = tiny_model().train().to("meta")
+        batch = {name: values.to("meta") for name, values in random_batch(6).items()}
+        self.assertEqual(model(**batch).loss.device.type, "meta")
+        self.assertFalse(model._is_checked)
+
 
 class SeveralDevicesTest(parameterized.TestCase):
     @parameterized.product(kind=("depth", "t5"), skip_logits=(False, True))

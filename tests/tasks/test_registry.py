@@ -85,7 +85,14 @@ class TaskFileTest(RegistryTestCase):
         with self.assertRaisesRegex(ValueError, f"{path}{message}"):
             load_task_file(path)
 
-    @parameterized.parameters("just text", "- 1\n", "# nothing\n")
+    def test_merge_keys_repeat_no_key(self):
+        path = self.write(
+            "mine:\n  tone: &a {text_column_name: review, prefix: x, labels: [sad, glad]}\n"
+            "  mood: &b {<<: *a, prefix: y}\nother:\n  tone: {<<: *b, version: 2}\n"
+        )
+        self.assertEqual([task.prefix for task in load_task_file(path)], [("x",), ("y",), ("y",)])
+
+    @parameterized.parameters("just text", "- 1\n", "# nothing\n", "tone: {text_column_name: review, prefix: x}\n")
     def test_a_file_without_a_task_is_an_error_that_says_what_a_task_is(self, content):
         with self.assertRaisesRegex(ValueError, "task.yaml: expected a task or several, .* `text_column_name`"):
             load_task_file(self.write(content))
