@@ -180,8 +180,8 @@ ONLY_T5 = "for T5, since there is none for DEPTH"
 NOT_MEASURED = "Not measured yet: the number of steps is an estimate."
 CPU_RESULTS = {
     "10 minutes": (
-        "One run took 13 CPU minutes with one thread, and put 61 % of the shuffled unseen examples in exactly the right "
-        "order (chance 35 %, the quickstart 57 %)."
+        "One run took 13 CPU minutes with one thread, and put 61 % of the shuffled unseen examples in exactly the "
+        "right order (chance 35 %, the quickstart 57 %)."
     ),
     "1 hour": NOT_MEASURED,
 }
