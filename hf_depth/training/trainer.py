@@ -281,8 +281,9 @@ class DepthTrainer(Seq2SeqTrainer):
         # Trials of a search, of which several may run at the same time, have folders of their own.
         alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
         self.save_total_limit, evaluates = self.args.save_total_limit, self.args.eval_on_start
+        model, kept = self.model, vars(self.model).get("_keys_to_ignore_on_save")
         # `Trainer` warns of weights that a checkpoint lacks, and tied ones are saved once.
-        self.model._keys_to_ignore_on_save = tied_weights(self.model)
+        model._keys_to_ignore_on_save = tied_weights(model)
         with alone, completed_checkpoints():
             if self.args.should_save:
                 remove_unfinished(self.args.output_dir)
@@ -301,6 +302,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 raise UserError(error.args[0]) from error
             finally:
                 self.args.save_total_limit, self.args.eval_on_start = self.save_total_limit, evaluates
+                model._keys_to_ignore_on_save = kept  # the head may be given weights of its own later
         return output._replace(training_loss=output.metrics["train_loss"])
 
     @staticmethod

@@ -23,7 +23,8 @@ from hf_depth.training.checkpoints.saving import (
     wait_until_on_disk,
     write_model_manifest,
 )
-from tiny_training import TrainingTestCase, trainer
+from tiny_models import V1_0
+from tiny_training import TrainingTestCase, tiny_model, trainer
 
 GATHER = "hf_depth.training.checkpoints.saving.gather_object"
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "learning_rate": 0.1}
@@ -79,14 +80,20 @@ class CheckpointTest(SavingTestCase):
         self.assertIsNone(damage(folder))
 
     def test_a_head_that_was_given_weights_of_its_own_keeps_them(self):
-        one_trainer = self.trainer(max_steps=1, save_strategy="steps", save_steps=1)
-        model = one_trainer.model
+        model = tiny_model("t5", **V1_0)
         model.lm_head.weight = torch.nn.Parameter(2 * model.shared.weight.detach())
-        one_trainer.optimizer = None
-        one_trainer.train()
+        self.trainer(model=model, max_steps=1, save_strategy="steps", save_steps=1).train()
         saved = load_file(Path(self.folder, "checkpoint-1", "model.safetensors"))
         self.assertTrue(torch.equal(saved["lm_head.weight"], model.lm_head.weight))
         self.assertNotIn("encoder.embed_tokens.weight", saved)
+
+    def test_a_head_that_gets_weights_of_its_own_after_training_is_saved(self):
+        model = tiny_model("t5", **V1_0)
+        self.trainer(model=model, max_steps=1).train()
+        model.lm_head.weight = torch.nn.Parameter(2 * model.shared.weight.detach())
+        model.save_pretrained(self.folder)
+        saved = load_file(Path(self.folder, "model.safetensors"))
+        self.assertTrue(torch.equal(saved["lm_head.weight"], model.lm_head.weight))
 
     def test_a_save_that_fails_leaves_nothing_and_the_earlier_checkpoint(self):
         one_trainer = self.trainer(save_total_limit=1)
