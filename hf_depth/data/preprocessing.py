@@ -250,10 +250,9 @@ class DepthPreprocessor(Preprocessor):
         parts = text_parts(column_texts(batch, self.text_column))
         documents = (encode_sentences(part, self.encoder, self.splitter) for part in parts)
         for sentences in chain.from_iterable(documents):
-            windows = enumerate(self._windows(sentences))
-            kept = [(number, *window) for number, window in windows if len(window[0]) >= self.min_sentences]
-            num_windows.append(len(kept))
-            for number, window, num_cut_tokens in kept:
+            windows = [window for window in self._windows(sentences) if len(window[0]) >= self.min_sentences]
+            num_windows.append(len(windows))
+            for number, (window, num_cut_tokens) in enumerate(windows):
                 columns["input_ids"].append(np.fromiter(chain.from_iterable(window), dtype=np.int32))
                 columns["sentence_lengths"].append(np.fromiter(map(len, window), dtype=np.int32, count=len(window)))
                 columns["num_cut_tokens"].append(num_cut_tokens)

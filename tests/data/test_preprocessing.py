@@ -277,6 +277,13 @@ class DatasetStatisticsTest(parameterized.TestCase):
         self.assertEqual([list(example["input_ids"]) for example in pairs], wanted)
         self.assertBetween(len(wanted), 1, len(list(everything)) - 1)
 
+    def test_a_document_is_counted_in_its_first_example_that_is_kept(self):
+        # The long sentence is cut into windows of its own, before that of the two others.
+        text = "word " * 300 + "ends here. The dog barked. The cat slept."
+        columns = depth_preprocessor(128, 128, min_sentences=2)({"text": [text, text]})
+        self.assertEqual(list(map(len, columns["sentence_lengths"])), [2, 2])
+        self.assertEqual(columns["num_documents"], [1, 1])
+
     @parameterized.parameters(SpanCorruptionPreprocessor, DepthPreprocessor)
     def test_another_version_of_what_makes_examples_is_another_fingerprint(self, kind):
         def fingerprint():
