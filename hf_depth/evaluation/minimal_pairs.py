@@ -45,7 +45,7 @@ Pair = tuple[str, str]  # the right sentence, and the wrong one
 Blank = tuple[Sequence[int], Sequence[int], Sequence[int]]  # ids before it, what fills it, ids behind it
 
 
-def load_minimal_pairs(benchmark: str = "blimp", cache_dir: str | None = None) -> dict[str, list[Pair]]:
+def load_minimal_pairs(benchmark: str = "blimp") -> dict[str, list[Pair]]:
     """
     The pairs of a benchmark on the Hub, one of `BENCHMARKS`, by the name of the task: the 67 of BLiMP.
 
@@ -54,10 +54,10 @@ def load_minimal_pairs(benchmark: str = "blimp", cache_dir: str | None = None) -
     path = BENCHMARKS[benchmark]
     try:
         names = get_dataset_config_names(path)
-        tasks = {name: load_dataset(path, name, split="train", cache_dir=cache_dir) for name in names}
+        tasks = {name: load_dataset(path, name, split="train") for name in names}
     except Exception as error:  # no network, no such data set, …
         raise UserError(
-            f"The benchmark {benchmark!r} cannot be loaded from {path!r} on the Hub: {error} Without a network, name "
+            f"The benchmark {benchmark!r} cannot be loaded from {path!r} on the Hub: {error}. Without a network, name "
             "files of pairs, such as the folder `data` of https://github.com/alexwarstadt/blimp."
         ) from error
     return {
@@ -83,10 +83,11 @@ def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pai
                 raise UserError(f"There is no file or folder {str(file)!r} of minimal pairs.")
             if file.stem in tasks:
                 raise UserError(f"{file}: another file has this name, by which scores are told apart. Rename one.")
-            lines = file.read_text(encoding="utf-8-sig").splitlines()  # perhaps with a byte order mark
-            tasks[file.stem] = [_pair(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
-            if not lines:
+            text = file.read_text(encoding="utf-8-sig")  # perhaps with a byte order mark
+            if not text:
                 raise UserError(f"{file} is empty.")
+            lines = text.removesuffix("\n").split("\n")  # `splitlines` would divide a sentence with U+2028
+            tasks[file.stem] = [_pair(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
     return tasks
 
 

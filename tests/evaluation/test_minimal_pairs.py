@@ -141,6 +141,12 @@ class FilesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "no file or folder 'gone.jsonl' of minimal pairs"):
             read_minimal_pairs(["gone.jsonl"])
 
+    def test_a_sentence_may_hold_a_separator_of_lines(self):
+        path = self.folder / "a.jsonl"
+        row = {"sentence_good": "Yes,\u2028yes.", "sentence_bad": "No."}
+        path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+        self.assertEqual(read_minimal_pairs([path]), {"a": [("Yes,\u2028yes.", "No.")]})
+
     def test_a_benchmark_has_a_task_for_each_configuration_of_its_data_set(self):
         row = {"sentence_good": "Yes.", "sentence_bad": "No.", "UID": "x"}
         for name in ("islands", "agreement"):
@@ -149,7 +155,7 @@ class FilesTest(parameterized.TestCase):
         self.write("README.md", "---\nconfigs:", *lines, "---")
         self.assertEqual(BENCHMARKS, {"blimp": "nyu-mll/blimp"})
         with mock.patch.dict(BENCHMARKS, blimp=str(self.folder)):
-            found = load_minimal_pairs("blimp", cache_dir=str(self.folder / "cache"))
+            found = load_minimal_pairs("blimp")
         self.assertEqual(found, dict.fromkeys(("islands", "agreement"), [("Yes.", "No.")]))
         with mock.patch.dict(BENCHMARKS, blimp=str(self.folder / "gone")):
             with self.assertRaisesRegex(ValueError, "'blimp' cannot be loaded .* Without a network, name files"):
