@@ -315,9 +315,10 @@ class Objective(ABC):
         """
         limits = _checked_limits(corpus, max_samples or {})
         settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache}
-        data, statistics, of_stream = {}, {}, (seed, shuffle_buffer_size)
+        order = {"seed": seed, "buffer_size": shuffle_buffer_size}
+        data, statistics = {}, {}
         for split, documents in corpus.items():
-            prepare = partial(self._prepare_split, split, limits.get(split), main_process_first, settings, of_stream)
+            prepare = partial(self._prepare_split, split, limits.get(split), main_process_first, settings, order)
             if not isinstance(documents, DocumentMixture):
                 data[split], counts = prepare("", documents, text_column, whole_shards)
                 statistics |= {split: counts} if counts else {}
@@ -336,7 +337,7 @@ class Objective(ABC):
         limit: int | None,
         main_process_first: Callable[..., contextlib.AbstractContextManager],
         settings: Mapping[str, Any],
-        of_stream: tuple[int, int],
+        order: Mapping[str, int],
         source: str,
         documents: Documents,
         text_column: str,
@@ -347,7 +348,7 @@ class Objective(ABC):
         if source:
             logger.info(f"{split}, source {source!r}:")
         if isinstance(documents, IterableDataset) and split == "train" and limit is None:
-            return self._endless(documents, text_column, *of_stream, whole_shards), None
+            return self._endless(documents, text_column, whole_shards=whole_shards, **order), None
         # Metrics of evaluation are means over examples, and `generate()` takes one per row.
         preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
         with main_process_first(desc=f"preparing the {title} split"):
@@ -359,13 +360,11 @@ class Objective(ABC):
                 examples = concatenate_datasets(parts).with_format("numpy")
         return examples, self._reported(examples, split)
 
-    def _endless(
-        self, documents: IterableDataset, text_column: str, seed: int, buffer_size: int, whole_shards: bool
-    ) -> ExampleStream:
+    def _endless(self, documents: IterableDataset, text_column: str, **reading: Any) -> ExampleStream:
         """A stream to train on, the first examples of which are checked."""
         documents, _ = readable_documents(documents, text_column, self.metadata_columns)
         preprocessor = self.training_preprocessor(text_column)
-        stream = ExampleStream(documents, preprocessor, seed, buffer_size, whole_shards)
+        stream = ExampleStream(documents, preprocessor, **reading)
         first = Dataset.from_list(list(islice(stream.one_pass(), CHECKED_EXAMPLES)), preprocessor.features)
         kind = "rows" if self.packing else "examples"
         logger.info(f"train: a stream, of which these are the first {len(first):,} {kind}")

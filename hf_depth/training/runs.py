@@ -179,6 +179,7 @@ class Run:
             check_same_run(self.checkpoint, data, self.args)
         trainer.run_description = describe_training(self.args) | data | self.description
         trainer.tracked_run.description = trainer.run_description
+        self.begin(trainer, test_dataset)
         if self.checkpoint is not None and not self.do_train:
             trainer.state = TrainerState.load_from_json(Path(self.checkpoint, "trainer_state.json"))
         # Evaluation needs no lock.
@@ -275,6 +276,9 @@ class Run:
         """Return named scores with which to compare the score of an evaluation."""
         return {}
 
+    def begin(self, trainer: DepthTrainer, test_dataset: Any) -> None:
+        """Show what a subclass adds before the first step of a run."""
+
     def report(self, trainer: DepthTrainer) -> None:
         """Show and write what a subclass adds at the end of a run."""
 
@@ -309,17 +313,11 @@ class PretrainingRun(Run):
         corpus_args.keep_commits(run.description)
         return run
 
-    def execute(
-        self,
-        trainer: DepthTrainer,
-        test_dataset: Any = None,
-        statistics: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> None:
+    def begin(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         given = [data for data in (trainer.train_dataset, trainer.eval_dataset, test_dataset) if data is not None]
         is_ours = bool(objective_collators(trainer.data_collator))  # of another nothing is known
         if given and is_ours and trainer.processing_class is not None and self.args.should_log:
             print_examples(first_examples(given[0]), trainer.data_collator, trainer.processing_class)
-        super().execute(trainer, test_dataset, statistics)
 
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         metrics = self.final_metrics(trainer, statistics)
