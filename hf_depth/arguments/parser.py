@@ -247,7 +247,9 @@ def _near_choices(typed: str, choices: Iterable[str | None]) -> str:
     names = [name for name in choices if name is not None]
     near = typed and difflib.get_close_matches(typed, {name[: len(typed)] for name in names}, n=1)
     meant = [name for name in names if near and name.startswith(near[0])]
-    return f" Did you mean {' or '.join(map(repr, meant))}?" if meant else f" The choices are: {listed(names)}."
+    if not meant:
+        return f" The choices are: {listed(names)}."
+    return f" Did you mean {'one of ' if len(meant) > 1 else ''}{listed(meant)}?"
 
 
 class _Loader(UniqueKeyLoader):
