@@ -66,7 +66,10 @@ def bias_by_distance(bias: torch.Tensor) -> torch.Tensor:
     T5's position bias `(1, heads, queries, keys)`, which depends on the distance of two tokens only, without its
     repetitions: `(heads, queries + keys - 1)`, the first column from its end, then the first row.
     """
-    return torch.cat([bias[0, :, :, 0].flip(-1), bias[0, :, 0, 1:]], dim=-1)
+    query_length, key_length = bias.shape[2:]
+    distances = torch.arange(1 - query_length, key_length, device=bias.device)
+    # Not `cat` of a row and a column: on GPUs, inductor of torch 2.11 to 2.13 fails on it ("is not comparable").
+    return bias[0, :, (-distances).clamp(min=0), distances.clamp(min=0)]
 
 
 def expand_bias(bias: torch.Tensor, key_length: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers.integrations.flex_attention import compile_friendly_flex_attention
 
+from .attention import expand_bias
 from .masks import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT
 
 BLOCK_SIZE = 128  # queries, and keys, of which a block mask says whether they are skipped; torch's default
@@ -22,14 +23,24 @@ def depth_flex(
     mask: torch.IntTensor,
 ) -> torch.Tensor:
     """Attention with a compact position bias and a compact mask; see [`register_attention`] for the arguments."""
-    query_length = query.shape[2]
+    query_length, key_length = query.shape[2], key.shape[2]
+    # One number for each pair of a query and a key: of the gradients, which are added up atomically, those of different
+    # scores of an example do not get in each other's way.
+    dense = _stored(expand_bias(bias, key_length)[0])  # (heads, queries, keys)
+    mask = _stored(mask)
 
     def add_bias(score, batch_idx, head_idx, q_idx, kv_idx):
-        return score + bias[head_idx, kv_idx - q_idx + query_length - 1]
+        return score + dense[head_idx, q_idx, kv_idx]
 
     # Compiled, unless all of the model is: the plain function holds the scores of the whole batch.
     attend = flex_attention if query.device.type == "cpu" else compile_friendly_flex_attention
     return attend(query, key, value, score_mod=add_bias, block_mask=flex_block_mask(mask, query_length), scale=1.0)
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """The same in memory: inductor would compute it where the kernel reads it, for each score, or fail to."""
+    tensor = tensor.contiguous()
+    return tensor.as_strided(tensor.shape, tensor.stride())
 
 
 def flex_block_mask(mask: torch.IntTensor, query_length: int) -> BlockMask:
