@@ -1,7 +1,7 @@
 """
 "depth_flex": attention of T5 and DEPTH by torch's flex_attention, with a compact position bias and a compact mask.
 
-flex_attention adds up the gradient of the bias atomically, one number per score, slowly and in an order that varies.
+flex_attention adds up the gradient of the bias atomically, in an order that varies.
 On a CPU, torch has no backward pass for it.
 """
 
@@ -24,8 +24,8 @@ def depth_flex(
 ) -> torch.Tensor:
     """Attention with a compact position bias and a compact mask; see [`register_attention`] for the arguments."""
     query_length, key_length = query.shape[2], key.shape[2]
-    # One number for each pair of a query and a key: of the gradients, which are added up atomically, those of different
-    # scores of an example do not get in each other's way.
+    # A number for each pair of a query and a key, whose gradients are added up atomically: those of one example do not
+    # wait for each other.
     dense = _stored(expand_bias(bias, key_length)[0])  # (heads, queries, keys)
     mask = _stored(mask)
 
