@@ -327,6 +327,7 @@ class ObjectiveArguments:
         "objective_options": (
             *("pmi_vocab_file", "denoisers", "mode_tokens", "max_sentences", "min_sentences", "pack_examples"),
             *("packed_source_length", "packed_target_length", "metadata_probability", "max_metadata_length"),
+            *("pad_to_max_length", "pad_to_multiple_of"),
         )
     }
 

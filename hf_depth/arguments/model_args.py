@@ -31,8 +31,9 @@ CONFIG_FIELDS = (
     *(*SIZE_FIELDS, "dropout_rate", "num_sentence_tokens"),
     *("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask"),
 )
-# Settings of an adapter, which are options of `--peft_options`; the names are those of TRL's `ModelConfig`.
-PEFT_FIELDS = ("lora_alpha", "lora_dropout", "lora_target_modules")
+# Settings of an adapter and its base, which are options of `--peft_options`, by the names of TRL's `ModelConfig`.
+LORA_FIELDS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+QUANTIZATION_FIELDS = ("load_in_4bit", "load_in_8bit")
 RANGES = dict.fromkeys(("num_sentence_tokens", *SIZES, "lora_r", "lora_alpha"), Range(least=1))
 RANGES |= dict.fromkeys(("dropout_rate", "lora_dropout"), Range(least=0, below=1))
 
@@ -47,7 +48,7 @@ class ModelArguments:
     """
 
     _argument_group_name = "model"
-    option_groups = {"config_overrides": CONFIG_FIELDS, "peft_options": PEFT_FIELDS}
+    option_groups = {"config_overrides": CONFIG_FIELDS, "peft_options": (*LORA_FIELDS, *QUANTIZATION_FIELDS)}
 
     model_type: str = HfArg(
         default="depth", help="Or t5: any model without sentence tokens.", metadata={"choices": ["depth", "t5"]}
@@ -93,11 +94,11 @@ class ModelArguments:
         check_ranges(self, RANGES)
         defaults = {item.name: item.default for item in fields(self)}
         if not self.use_peft:
-            given = [name for name in ("lora_r", *PEFT_FIELDS) if getattr(self, name) != defaults[name]]
+            given = [name for name in LORA_FIELDS if getattr(self, name) != defaults[name]]
             if given:
                 raise UserError(f"`{given[0]}` is of an adapter: it needs `--use_peft`.")
         if self.model_name_or_path is None:
-            for name in ("use_peft", "load_in_4bit", "load_in_8bit"):
+            for name in ("use_peft", *QUANTIZATION_FIELDS):
                 if getattr(self, name):
                     raise UserError(f"`{name}` is for a checkpoint: name it by `--model_name_or_path`.")
             return

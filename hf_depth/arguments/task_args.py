@@ -38,8 +38,15 @@ class TaskArguments:
     _argument_group_name = "tasks and their data"
     option_groups = {
         "loader_options": (
-            *("text_column", "max_examples_per_document", "test_split_percentage", "add_task_definition"),
-            *("num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name", "tk_instruct"),
+            *("split_seed", "text_column", "max_examples_per_document", "test_split_percentage"),
+            *(
+                "add_task_definition",
+                "num_pos_examples",
+                "num_neg_examples",
+                "add_explanation",
+                "add_task_name",
+                "tk_instruct",
+            ),
             *("max_num_instances_per_task", "max_num_instances_per_eval_task"),
         )
     }
@@ -55,7 +62,6 @@ class TaskArguments:
     max_train_samples: int | None = HfArg(default=None, help="So many examples of a task only.")
     max_eval_samples: int | None = HfArg(default=None, help="So many examples of a split only.")
     max_predict_samples: int | None = HfArg(default=None, help="So many examples of a split only.")
-    split_seed: int = HfArg(default=42, help="Of splits and limits; --seed has no part in it.")
     max_source_length: int | None = HfArg(default=None, help="Longest input in tokens (default: the task's).")
     max_target_length: int | None = HfArg(default=None, help="Longest target in tokens (default: the task's).")
     sentence_language: str = HfArg(default="en", help="For splitting sentences, or lines: each line is one.")
@@ -65,6 +71,7 @@ class TaskArguments:
     mixing_temperature: float = HfArg(default=1.0, help="Several tasks: above 1 draws them more evenly.")
     mixing_maximum: int = HfArg(default=65536, help="Several tasks: a larger one counts as one of this size.")
     # Options of loaders.
+    split_seed: int = HfArg(default=42, help="Of splits and limits; --seed has no part in it.")
     text_column: str = HfArg(default="text", help="Discourse: column that holds the documents.")
     max_examples_per_document: int | None = HfArg(default=20, help="Discourse: examples of one document at most.")
     test_split_percentage: float = HfArg(default=5, help="Discourse, python: documents to test on.")

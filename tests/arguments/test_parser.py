@@ -190,7 +190,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
             self.assertContainsSubset(names, [item.name for kind in types for item in fields(kind)])
         shown = re.findall(r"^  --(\w+)", text, re.MULTILINE)
         self.assertCountEqual([name for name in shown if name != "help_all"], ours)
-        self.assertLessEqual(len(ours), 50)
+        self.assertLessEqual(len(ours), 45)
         self.assertLess(text.count("\n"), 100)
         for kind in types:
             self.assertIn(f"\n{kind._argument_group_name}:\n", text)

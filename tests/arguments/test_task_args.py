@@ -135,5 +135,5 @@ class LoadingTest(parameterized.TestCase):
         }
         given = {name: getattr(arguments, name) for name in options if hasattr(arguments, name)}
         self.assertEqual(given, options)
-        others = {"sentence_language"}  # which is a flag
-        self.assertCountEqual(arguments.option_groups["loader_options"], given.keys() - others)
+        options = {*given, "split_seed"} - {"sentence_language"}  # which all of them have: an option, and a flag
+        self.assertCountEqual(arguments.option_groups["loader_options"], options)
