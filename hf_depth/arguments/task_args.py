@@ -39,15 +39,8 @@ class TaskArguments:
     option_groups = {
         "loader_options": (
             *("split_seed", "text_column", "max_examples_per_document", "test_split_percentage"),
-            *(
-                "add_task_definition",
-                "num_pos_examples",
-                "num_neg_examples",
-                "add_explanation",
-                "add_task_name",
-                "tk_instruct",
-            ),
-            *("max_num_instances_per_task", "max_num_instances_per_eval_task"),
+            *("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation"),
+            *("add_task_name", "tk_instruct", "max_num_instances_per_task", "max_num_instances_per_eval_task"),
         )
     }
 
