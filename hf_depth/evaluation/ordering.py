@@ -10,9 +10,11 @@ document it sums to one; an order at random has `1 / n!`.
 """
 
 import itertools
+import logging
 import math
 import random
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +41,10 @@ from .inference import (
     not_finite,
     padded,
 )
+
+logger = logging.getLogger(__name__)
+
+NO_LIMIT = 1_000_000  # of tokens; prepared examples were cut for their model already
 
 
 class SentenceOrderLogitsProcessor(LogitsProcessor):
@@ -389,3 +395,38 @@ def _log_probabilities(
     candidates = candidates.masked_fill(~is_left, -torch.inf)
     log_probabilities = candidates.diagonal(dim1=1, dim2=2) - candidates.logsumexp(2)  # (B, N)
     return log_probabilities.masked_fill(~is_real, 0.0).sum(1)
+
+
+def print_unshuffled(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Iterable[Mapping[str, Any]],
+) -> None:
+    """
+    Let a DEPTH model put the sentences of held-out documents in order, which are prepared examples. Print how many
+    pairs of sentences stand as in the documents, and the orders of three of them.
+    """
+    generator, documents, shuffled = random.Random(0), [], []
+    for sentences in (_sentences(example, tokenizer) for example in examples):
+        order = generator.sample(range(len(sentences)), len(sentences))
+        if order != sorted(order) and all(sentence.strip() for sentence in sentences):
+            documents.append(sentences)
+            shuffled.append(order)
+    if not documents:
+        logger.warning("No evaluation example can be shuffled: there is no order to show.")
+        return
+    given = [[sentences[i] for i in order] for sentences, order in zip(documents, shuffled, strict=True)]
+    results = order_sentences(model, tokenizer, given, max_source_length=NO_LIMIT)
+    found = [[order[i] for i in result["order"]] for order, result in zip(shuffled, results, strict=True)]
+    pairs = [place < later for order in found for place, later in itertools.combinations(order, 2)]
+    right = f"{sum(pairs)} of {len(pairs)} shuffled pairs put in order (chance {len(pairs) / 2:.0f})"
+    print(f"\nHeld-out documents: {right}. Some documents as the model orders them, with the true places:\n")
+    for sentences, order in list(zip(documents, found, strict=True))[:3]:
+        lines = [f"  {place + 1}. {textwrap.shorten(sentences[place], 120)}" for place in order]
+        print("\n".join(lines) + "\n", flush=True)
+
+
+def _sentences(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    token_ids = [int(i) for i in example["input_ids"]]
+    ends = itertools.accumulate(int(length) for length in example["sentence_lengths"])
+    return [tokenizer.decode(token_ids[start:end]) for start, end in itertools.pairwise([0, *ends])]

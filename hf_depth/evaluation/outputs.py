@@ -3,9 +3,11 @@
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
+
+from transformers import TrainerState
 
 from ..tables import aligned, markdown_table
 from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
@@ -16,6 +18,29 @@ from .scoring import BASELINES, TaskEvaluation
 logger = logging.getLogger(__name__)
 
 IDENTITY_COLUMNS = ("idx", "id", "task", "category")  # say which example it is, beside the text that the model read
+# Of pre-training, as far as they were measured.
+REPORTED_METRICS = (
+    "eval_loss",
+    "eval_sentence_loss",
+    "eval_reconstruction_loss",
+    "eval_sentence_accuracy",
+    "eval_sentence_accuracy_chance",
+    "eval_sentence_accuracy_shuffled",
+    "eval_sentence_accuracy_shuffled_chance",
+    "eval_sentence_accuracy_unshuffled",
+    "eval_sentence_accuracy_unshuffled_chance",
+    "eval_reconstruction_accuracy",
+    "eval_order_exact_shuffled",
+    "eval_order_exact_shuffled_chance",
+    "eval_order_exact_constrained_shuffled",
+    "eval_order_kendall_tau_shuffled",
+    "eval_order_kendall_tau_constrained_shuffled",
+    "eval_with_metadata_loss",
+    "eval_with_metadata_sentence_loss",
+    "eval_with_metadata_reconstruction_loss",
+    "eval_with_metadata_sentence_accuracy_shuffled",
+    "eval_with_metadata_reconstruction_accuracy",
+)
 MOST_LABELS_OF_A_PICTURE = 40  # a picture of 250 takes minutes, and nobody can read it
 
 
@@ -151,3 +176,25 @@ def results_table(evaluations: Sequence[TaskEvaluation], markdown: bool = False)
     filled = [column < 6 or any(line[column] for line in lines) for column in range(len(head))]
     rows = [list(compress(line, filled)) for line in [head, *lines]]
     return markdown_table(rows, num_text_columns=3) if markdown else aligned(rows, num_text_columns=3)
+
+
+def before_and_after(state: TrainerState, after: Mapping[str, float], names: Sequence[str]) -> str:
+    """
+    A table of the metrics of a trained model beside those of the first evaluation in the logs of its run; those not
+    measured are left out.
+
+    >>> state = TrainerState(global_step=9, log_history=[{"step": 0, "eval_loss": 6.5}, {"step": 9, "eval_loss": 2.0}])
+    >>> print(before_and_after(state, {"eval_loss": 2.0}, ["eval_loss"]))
+               before   after
+    eval_loss  6.5000  2.0000
+    """
+    columns = {"evaluation": after}
+    first = next((log for log in state.log_history if "eval_loss" in log), None)
+    if first is not None and first["step"] < state.global_step:
+        columns = {f"step {first['step']}" if first["step"] else "before": first, "after": after}
+    rows = [
+        [name, *(f"{values[name]:.4f}" if name in values else "-" for values in columns.values())]
+        for name in names
+        if name in after
+    ]
+    return aligned([["", *columns], *rows])

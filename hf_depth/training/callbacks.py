@@ -10,9 +10,10 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_length
 
 from ..data.streams import TrainingStream
-from .checkpoints.saving import check_losses, check_parameters, record_best_checkpoint
+from .checkpoints.saving import record_best_checkpoint
 from .optimizers import restore_settings
 from .source_counts import num_consumers
+from .spikes import check_losses, check_parameters
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer

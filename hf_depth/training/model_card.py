@@ -23,13 +23,12 @@ from .. import __version__
 from ..credentials import is_hub_name, told_command, told_name, without_credentials
 from ..data.sentences import LINES, get_sentence_splitter
 from ..evaluation.metrics import METRICS
-from ..evaluation.outputs import results_table
+from ..evaluation.outputs import REPORTED_METRICS, before_and_after, results_table
 from ..evaluation.prediction import generation_length
 from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_tables, readable
 from ..tasks.config import prompt_format
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
-from .console import REPORTED_METRICS, before_and_after
 from .evaluation import by_name
 from .inputs import objective_collator, objective_name
 

@@ -3,9 +3,10 @@
 writes the model card. Both example scripts use its subclasses [`PretrainingRun`] and [`FineTuningRun`].
 """
 
+import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,14 @@ from ..arguments.data_args import CorpusArguments, ObjectiveArguments
 from ..arguments.model_args import ModelArguments
 from ..arguments.task_args import TaskArguments
 from ..credentials import without_credentials
+from ..data.metadata import METADATA_IDS
+from ..data.packing import unpack_rows
+from ..data.streams import TrainingStream
 from ..data.tokenization import load_tokenizer
 from ..disk import one_error_for_a_full_disk
 from ..errors import UserError
-from ..evaluation.outputs import results_table, write_outputs
+from ..evaluation.ordering import print_unshuffled
+from ..evaluation.outputs import REPORTED_METRICS, before_and_after, results_table, write_outputs
 from ..evaluation.plots import plot_losses, plot_unshuffling
 from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
@@ -54,7 +59,6 @@ from .checkpoints.run_description import (
 )
 from .checkpoints.saving import write_model_manifest
 from .checkpoints.stopping import stop_on_signals
-from .console import REPORTED_METRICS, before_and_after, first_examples, print_examples, print_unshuffled
 from .evaluation import by_name
 from .inputs import objective_collators
 from .task_trainer import TaskTrainer
@@ -347,6 +351,36 @@ class PretrainingRun(Run):
             saved = self.do_train and not hasattr(trainer.model, "peft_config")
             model = AutoModelForSeq2SeqLM.from_pretrained(self.args.output_dir) if saved else trainer.model
             print_unshuffled(model, trainer.processing_class, first_examples(trainer.eval_dataset, 100))
+
+
+def first_examples(dataset: Any, number: int = 2) -> list[dict[str, Any]]:
+    """
+    The first prepared examples; of a stream those before it is shuffled, of several data sets those of the first one.
+
+    >>> first_examples([{"input_ids": [5, 6]}, {"input_ids": [7]}, {"input_ids": [8]}])
+    [{'input_ids': [5, 6]}, {'input_ids': [7]}]
+    """
+    if isinstance(dataset, Mapping):
+        dataset = next(iter(dataset.values()))
+    rows = list(itertools.islice(dataset.one_pass() if isinstance(dataset, TrainingStream) else dataset, number))
+    return unpack_rows(rows)[:number]
+
+
+def print_examples(
+    examples: Iterable[Mapping[str, Any]],
+    data_collator: Callable[[list], Mapping[str, torch.Tensor]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Print prepared examples as text: the document, its metadata, what the encoder reads, what the decoder writes."""
+    print("\nWhat the model reads and writes:")
+    for example in examples:
+        batch = data_collator([example])
+        input_ids, labels = batch["input_ids"][0][batch["attention_mask"][0].bool()], batch["labels"][0]
+        metadata_ids = [int(i) for i in example.get(METADATA_IDS, ())]
+        print(f"document: {tokenizer.decode([int(i) for i in example['input_ids']])}")
+        print(f"metadata: {tokenizer.decode(metadata_ids)}\n" if metadata_ids else "", end="")
+        print(f"input:    {tokenizer.decode(input_ids)}")
+        print(f"target:   {tokenizer.decode(labels[labels >= 0])}\n", flush=True)
 
 
 class FineTuningRun(Run):

@@ -201,3 +201,46 @@ class StepMonitor(TrainerCallback):
         first = number * args.gradient_accumulation_steps
         batches = islice(loader.batch_sampler, first, first + args.gradient_accumulation_steps)
         return {"indices": [index for batch in batches for index in batch]}
+
+
+# ---- Finite numbers -------------------------------------------------------------------------------------------------
+
+
+def check_loss(trainer: "DepthTrainer", loss: float) -> None:
+    """Raise `FloatingPointError`, which says what to do, if the loss is not finite."""
+    if not math.isfinite(loss):
+        raise FloatingPointError(_not_finite(trainer, f"The training loss is {loss}"))
+    trainer.last_good_step = trainer.state.global_step
+
+
+def check_losses(trainer: "DepthTrainer") -> float:
+    """Return the mean loss since the last log over all processes. All raise if it is not finite on one of them."""
+    losses = gather_object([trainer._tr_loss.item()])
+    mean = sum(losses) / len(losses)
+    check_loss(trainer, next((loss for loss in losses if not math.isfinite(loss)), mean))
+    return mean
+
+
+def check_parameters(trainer: "DepthTrainer") -> None:
+    """Raise `FloatingPointError` on all processes if a weight is not finite. Names the first such weight."""
+    parts = {name: _local_part(parameter) for name, parameter in trainer.model.named_parameters()}
+    finite = torch.stack([part.isfinite().all() for part in parts.values()]).tolist()
+    bad = [name for name, is_finite in zip(parts, finite, strict=True) if not is_finite]
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        bad = gather_object(bad)
+    if bad:
+        raise FloatingPointError(_not_finite(trainer, f"{bad[0]} is not finite"))
+
+
+def _not_finite(trainer: "DepthTrainer", what: str) -> str:
+    return (
+        f"{what} at step {trainer.state.global_step}. T5 overflows in float16: use `--bf16` or float32; otherwise "
+        "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite until "
+        f"step {trainer.last_good_step}; nothing was saved after that."
+    )
+
+
+def _local_part(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Return the parameter, or this process's part of it under DeepSpeed ZeRO-3 or FSDP2."""
+    part = getattr(parameter, "ds_tensor", parameter).detach()
+    return part.to_local() if hasattr(part, "to_local") else part

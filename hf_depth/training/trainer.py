@@ -28,12 +28,11 @@ from ..models.stock import check_length, decoder_inputs, number_of_places
 from .callbacks import RunTotals, TrainingFlow
 from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
 from .checkpoints.saving import (
-    check_loss,
-    completed_checkpoints,
     remove_unfinished,
     save_checkpoint,
     save_model,
     tied_weights,
+    wait_until_on_disk,
 )
 from .checkpoints.stopping import end_processes
 from .compatibility import check_packed_rows, check_trainer
@@ -70,7 +69,7 @@ from .optimizers import get_optimizer_class_and_options, optimizer_settings
 from .schedules import make_schedule
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .source_counts import COUNTED, num_consumers
-from .spikes import StepMonitor
+from .spikes import StepMonitor, check_loss
 from .statistics import TrainingMetrics, example_statistics, loss_weights, weighted_loss
 from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
@@ -284,7 +283,7 @@ class DepthTrainer(Seq2SeqTrainer):
         model, kept = self.model, vars(self.model).get("_keys_to_ignore_on_save")
         # `Trainer` warns of weights that a checkpoint lacks, and tied ones are saved once.
         model._keys_to_ignore_on_save = tied_weights(model)
-        with alone, completed_checkpoints():
+        with alone:
             if self.args.should_save:
                 remove_unfinished(self.args.output_dir)
             if resume_from_checkpoint is True:
@@ -303,6 +302,7 @@ class DepthTrainer(Seq2SeqTrainer):
             finally:
                 self.args.save_total_limit, self.args.eval_on_start = self.save_total_limit, evaluates
                 model._keys_to_ignore_on_save = kept  # the head may be given weights of its own later
+                wait_until_on_disk()
         return output._replace(training_loss=output.metrics["train_loss"])
 
     @staticmethod

@@ -1,5 +1,8 @@
+import contextlib
+import io
 import itertools
 import math
+import re
 from unittest import mock
 
 import torch
@@ -11,7 +14,7 @@ from transformers import LogitsProcessor
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DataCollatorForDepth, order_sentences
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids, sentinel_token_ids
-from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor, score_sentence_orders
+from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor, print_unshuffled, score_sentence_orders
 from tiny_training import rows, tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -218,3 +221,27 @@ class SentenceOrderLogitsProcessorTest(parameterized.TestCase):
             alone = self.generate(model, {name: rows[number : number + 1] for name, rows in batch.items()}, 25)[0]
             self.assertEqual(ids[: len(alone)].tolist(), alone.tolist())
             self.assertEqual(ids[len(alone) :].sum().item(), 0)
+
+
+class UnshuffledTest(parameterized.TestCase):
+    @parameterized.parameters(True, False)
+    def test_right_pairs_are_counted_and_three_documents_are_shown(self, is_right):
+        texts = [TOKENIZER.decode(row["input_ids"]) for row in rows(20)]
+
+        def order(document):
+            text = min((text for text in texts if all(sentence in text for sentence in document)), key=len)
+            return sorted(range(len(document)), key=lambda i: text.index(document[i]), reverse=not is_right)
+
+        def find(model, tokenizer, documents, **kwargs):
+            return [{"order": order(document)} for document in documents]
+
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            mock.patch("hf_depth.evaluation.ordering.order_sentences", find),
+        ):
+            print_unshuffled(tiny_model("depth"), TOKENIZER, rows(20))
+        _, head, *lines = out.getvalue().splitlines()
+        right, total, chance = map(int, re.findall(r"\d+", head))
+        self.assertEqual(right, total if is_right else 0)
+        self.assertLess(abs(chance - total / 2), 1)
+        self.assertLen([part for part in "\n".join(lines[1:]).split("\n\n") if part.strip()], 3)

@@ -3,20 +3,17 @@
 import contextlib
 import io
 import json
-import re
 from pathlib import Path
-from unittest import mock
 
 from absl.testing import parameterized
 from transformers import PrinterCallback, ProgressCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import DefaultFlowCallback
 
 import tiny_tasks
-from helpers import tiny_tokenizer
-from hf_depth.training.console import LogLines, ProgressBar, print_unshuffled
+from hf_depth.training.console import LogLines, ProgressBar
 from hf_depth.training.runs import FineTuningRun, PretrainingRun
 from hf_depth.training.training_args import DepthTrainingArguments
-from tiny_training import RunTestCase, TrainingTestCase, rows, tiny_model, trainer
+from tiny_training import RunTestCase, TrainingTestCase, trainer
 
 
 class Terminal(io.StringIO):
@@ -122,25 +119,3 @@ class SummaryTest(RunTestCase):
         self.assertContainsSubset(["eval_accuracy", "eval_majority_accuracy", "eval_samples_per_second"], results)
         self.assertEqual(out.getvalue().count("majority"), 1)  # the table
         self.assertNotIn("*****", out.getvalue())
-
-
-class UnshuffledTest(parameterized.TestCase):
-    @parameterized.parameters(True, False)
-    def test_right_pairs_are_counted_and_three_documents_are_shown(self, is_right):
-        tokenizer = tiny_tokenizer(sentence_tokens=True)
-        texts = [tokenizer.decode(row["input_ids"]) for row in rows(20)]
-
-        def order(document):
-            text = min((text for text in texts if all(sentence in text for sentence in document)), key=len)
-            return sorted(range(len(document)), key=lambda i: text.index(document[i]), reverse=not is_right)
-
-        def find(model, tokenizer, documents, **kwargs):
-            return [{"order": order(document)} for document in documents]
-
-        with captured() as (out, _), mock.patch("hf_depth.training.console.order_sentences", find):
-            print_unshuffled(tiny_model("depth"), tokenizer, rows(20))
-        _, head, *lines = out.getvalue().splitlines()
-        right, total, chance = map(int, re.findall(r"\d+", head))
-        self.assertEqual(right, total if is_right else 0)
-        self.assertLess(abs(chance - total / 2), 1)
-        self.assertLen([part for part in "\n".join(lines[1:]).split("\n\n") if part.strip()], 3)

@@ -8,7 +8,6 @@ the manifest, and deletes surplus checkpoints.
 import atexit
 import contextlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,8 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from accelerate.utils import gather_object
 from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 
@@ -30,6 +27,7 @@ from ...disk import (
     sync_folder,
     write_manifest,
 )
+from ..spikes import check_losses, check_parameters
 from .manifest import STATE_FILE, add_hashes, checkpoint_steps, write_sizes
 from .run_description import RUN_FILE
 
@@ -107,7 +105,7 @@ def _written_aside(trainer: "DepthTrainer", folder: Path) -> Iterator[Path]:
             write_sizes(aside, trainer.state.global_step)
             shutil.rmtree(folder, ignore_errors=True)  # a damaged checkpoint, or one of an earlier run
             os.replace(aside, folder)
-            _remove_if_empty(aside.parent)
+            remove_unfinished(folder.parent)
             thread = ThreadPoolExecutor(1)  # the interpreter waits for it before it ends
             surplus = (trainer.save_total_limit, trainer.state.best_model_checkpoint)
             _completion.append(thread.submit(_complete, folder, *surplus))
@@ -150,15 +148,6 @@ def wait_until_on_disk() -> None:
         _completion.pop().result()
 
 
-@contextlib.contextmanager
-def completed_checkpoints() -> Iterator[None]:
-    """Wait, at the end of the block, until the last checkpoint is on the disk, also after an error."""
-    try:
-        yield
-    finally:
-        wait_until_on_disk()
-
-
 # ---- The model at the end -------------------------------------------------------------------------------------------
 
 
@@ -191,8 +180,7 @@ def save_model(trainer: "DepthTrainer", output_dir: str | os.PathLike | None, of
                 Path(final, name).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(aside / name, final / name)
             sync_folder(final)
-            shutil.rmtree(aside)
-            _remove_if_empty(aside.parent)
+            remove_unfinished(final)
 
 
 def _write_model(trainer: "DepthTrainer", folder: Path, with_arguments: bool = False) -> None:
@@ -231,11 +219,6 @@ def write_model_manifest(trainer: "DepthTrainer") -> None:
 # ---- Unfinished files -----------------------------------------------------------------------------------------------
 
 
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
 def remove_unfinished(output_dir: str | os.PathLike) -> None:
     """Remove unfinished files of this run or of a killed one."""
     shutil.rmtree(Path(output_dir, UNFINISHED_FOLDER), ignore_errors=True)
@@ -259,46 +242,3 @@ def _one_error_for_a_full_disk(trainer: "DepthTrainer") -> Iterator[None]:
             "Earlier checkpoints are intact: make room, or keep fewer by `--save_total_limit`, and run the same "
             "command again.",
         ) from None
-
-
-# ---- Finite numbers -------------------------------------------------------------------------------------------------
-
-
-def check_loss(trainer: "DepthTrainer", loss: float) -> None:
-    """Raise `FloatingPointError`, which says what to do, if the loss is not finite."""
-    if not math.isfinite(loss):
-        raise FloatingPointError(_not_finite(trainer, f"The training loss is {loss}"))
-    trainer.last_good_step = trainer.state.global_step
-
-
-def check_losses(trainer: "DepthTrainer") -> float:
-    """Return the mean loss since the last log over all processes. All raise if it is not finite on one of them."""
-    losses = gather_object([trainer._tr_loss.item()])
-    mean = sum(losses) / len(losses)
-    check_loss(trainer, next((loss for loss in losses if not math.isfinite(loss)), mean))
-    return mean
-
-
-def check_parameters(trainer: "DepthTrainer") -> None:
-    """Raise `FloatingPointError` on all processes if a weight is not finite. Names the first such weight."""
-    parts = {name: _local_part(parameter) for name, parameter in trainer.model.named_parameters()}
-    finite = torch.stack([part.isfinite().all() for part in parts.values()]).tolist()
-    bad = [name for name, is_finite in zip(parts, finite, strict=True) if not is_finite]
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        bad = gather_object(bad)
-    if bad:
-        raise FloatingPointError(_not_finite(trainer, f"{bad[0]} is not finite"))
-
-
-def _not_finite(trainer: "DepthTrainer", what: str) -> str:
-    return (
-        f"{what} at step {trainer.state.global_step}. T5 overflows in float16: use `--bf16` or float32; otherwise "
-        "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite until "
-        f"step {trainer.last_good_step}; nothing was saved after that."
-    )
-
-
-def _local_part(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Return the parameter, or this process's part of it under DeepSpeed ZeRO-3 or FSDP2."""
-    part = getattr(parameter, "ds_tensor", parameter).detach()
-    return part.to_local() if hasattr(part, "to_local") else part

@@ -18,7 +18,6 @@ from hf_depth.disk import list_files, read_manifest
 from hf_depth.training.checkpoints import saving
 from hf_depth.training.checkpoints.manifest import damage
 from hf_depth.training.checkpoints.saving import (
-    completed_checkpoints,
     rotate,
     wait_until_on_disk,
     write_model_manifest,
@@ -26,7 +25,7 @@ from hf_depth.training.checkpoints.saving import (
 from tiny_models import V1_0
 from tiny_training import TrainingTestCase, tiny_model, trainer
 
-GATHER = "hf_depth.training.checkpoints.saving.gather_object"
+GATHER = "hf_depth.training.spikes.gather_object"
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "learning_rate": 0.1}
 
 
@@ -342,12 +341,18 @@ class OnDiskTest(WritingTestCase):
         wait_until_on_disk()
         self.assertEqual(self.names(), ["checkpoint-3"])
 
+
+class EndingTest(TrainingTestCase):
     @parameterized.parameters(KeyboardInterrupt, SystemExit(85))
     def test_the_last_checkpoint_is_complete_however_training_ends(self, end):
-        with self.assertRaises((KeyboardInterrupt, SystemExit)), completed_checkpoints():
-            self.save(1)
-            raise end
-        self.assertIn("sha256", read_manifest(self.folder / "checkpoint-1")["files"]["optimizer.pt"])
+        made = trainer("t5", self.folder, **ARGUMENTS)
+        callback = TrainerCallback()
+        callback.on_save = mock.Mock(side_effect=end)
+        made.add_callback(callback)
+        with self.assertRaises((KeyboardInterrupt, SystemExit)):
+            made.train()
+        self.assertEmpty(saving._completion)
+        self.assertIn("sha256", read_manifest(Path(self.folder, "checkpoint-1"))["files"]["optimizer.pt"])
 
 
 class RotationTest(WritingTestCase):
