@@ -1,7 +1,6 @@
 """Checks of training arguments which would otherwise train something else than was asked for, without a word."""
 
 import json
-from typing import Any
 
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import TrainingArguments
@@ -47,9 +46,6 @@ UNSUPPORTED = {
         "it saves in the middle of a step. On SIGTERM and SIGUSR1 a `Run` saves at the end of the step",
     ),
 }
-UNSUPPORTED_IN_FINE_TUNING = {
-    "predict_with_generate": ((True,), "`prediction_mode` score_labels gives scores without generating"),
-}
 
 
 def check_json(args: TrainingArguments) -> None:
@@ -63,16 +59,11 @@ def check_json(args: TrainingArguments) -> None:
                 raise UserError(f"`{name}` must be JSON, got {value!r}: {error}.") from error
 
 
-def check_supported(args: TrainingArguments, unsupported: dict[str, tuple[tuple[Any, ...], str]]) -> None:
-    """Raise `ValueError` if an argument has a value that is not supported."""
-    for name, (allowed, reason) in unsupported.items():
-        if (value := getattr(args, name)) not in allowed:
-            raise UserError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
-
-
 def check_arguments(args: TrainingArguments) -> None:
     """Raise `ValueError` if an argument would be without effect. Optimizer and schedule are not checked here."""
-    check_supported(args, UNSUPPORTED)
+    for name, (allowed, reason) in UNSUPPORTED.items():
+        if (value := getattr(args, name)) not in allowed:
+            raise UserError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
     if args.max_steps < 1 and args.max_steps != -1:
         raise UserError(
             f"`max_steps` must be at least 1, got {args.max_steps}. Leave it out (-1) to train for "

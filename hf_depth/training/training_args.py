@@ -25,10 +25,8 @@ from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
 from .argument_checks import (
     GENERATION_CACHES,
     RANGES,
-    UNSUPPORTED_IN_FINE_TUNING,
     check_arguments,
     check_json,
-    check_supported,
 )
 from .optimizers import OptimizerName, check_optimizer, read_options
 from .schedules import ScheduleName, check_schedule
@@ -355,7 +353,11 @@ class TaskTrainingArguments(DepthTrainingArguments):
             self.load_best_model_at_end = True
         super().__post_init__()
         check_prediction_mode([], self.prediction_mode, EVALUATION_MODES)
-        check_supported(self, UNSUPPORTED_IN_FINE_TUNING)
+        if not self.predict_with_generate:
+            raise UserError(
+                "`predict_with_generate` False is not supported: `prediction_mode` score_labels gives scores without "
+                "generating. Leave it out."
+            )
         if self.prediction_mode == "probe":
             self._check_probe()
 

@@ -44,13 +44,6 @@ class ArgumentsTest(parameterized.TestCase):
             DepthTrainingArguments("unused", use_cpu=True, save_strategy="best", eval_strategy="steps")
 
     @parameterized.parameters(
-        ({"predict_with_generate": False}, "`predict_with_generate` False is not supported.*score_labels"),
-    )
-    def test_fine_tuning_predicts_all_examples_by_generation(self, arguments, message):
-        with self.assertRaisesRegex(ValueError, message):
-            TaskTrainingArguments("unused", use_cpu=True, **arguments)
-
-    @parameterized.parameters(
         {},
         {"optim": "adafactor"},
         {"optim": "sgd", "optim_args": "momentum=0.9, nesterov=true"},
