@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -162,7 +162,7 @@ class CorpusArguments:
     def keep_commits(self, run: Mapping[str, Any]) -> None:
         """Where no revision is named, read the commits of the Hub that a run states, not newer ones."""
         from ..data.corpus import described_commit
-        from ..data.shards import CONTENT
+        from ..data.files import CONTENT
 
         if self.mixture is None:
             self.dataset_revision = self.dataset_revision or described_commit(run.get(CONTENT), self.dataset_name)
@@ -187,36 +187,37 @@ class CorpusArguments:
         each setting of each source by itself, so that a difference is named.
         """
         from ..data.corpus import describe_documents
-        from ..data.mixture import naming_source
 
-        common = {name: getattr(self, name) for name in ("validation_split_percentage", "streaming")}
-        common["cache_dir"] = cache_dir
-        names = ("dataset_name", "dataset_config_name", "train_file", "validation_file")
+        settings = (cache_dir, self.validation_split_percentage, self.streaming)
         if self.mixture is None:
-            given = {name: getattr(self, name) for name in (*names, "installed_packages")}
-            return describe_documents(**given, **common, revision=self.dataset_revision)
+            return describe_documents(self, self.dataset_revision, *settings)
         described: dict[str, Any] = {"mixture_sources": [source.name for source in self.mixture]}
-        for source in self.mixture:
-            values = asdict(source)
-            with naming_source(source.name):
-                given = {name: values[name] for name in (*names, "split", "revision")}
-                values |= describe_documents(**given, **common)
-            free = ("name", "validation_file", "test_file", "revision")  # the content stands for the revision
-            described |= {f"{name} of {source.name}": value for name, value in values.items() if name not in free}
+        for source, values in self._describe_sources(describe_documents, *settings).items():
+            free = ("name", "validation_file", "test_file")
+            described |= {f"{name} of {source}": value for name, value in values.items() if name not in free}
         return described
 
     def describe_text(self, cache_dir: str | None = None) -> dict[str, Any]:
         """What identifies the documents of all splits, wherever their files are."""
+        from ..data.corpus import describe_source
+
         described = {"source": self.source, "hub_datasets": self.hub_datasets}
         described |= {name: getattr(self, name) for name in TEXT_FLAGS}
         if self.mixture is None:
-            return described | _described_source(self, self.dataset_revision, cache_dir)
+            return described | describe_source(self, self.dataset_revision, cache_dir)
+        sources = self._describe_sources(describe_source, cache_dir)
+        return described | {"sources": {name: values | {"weight": None} for name, values in sources.items()}}
+
+    def _describe_sources(self, describe: Callable[..., dict[str, Any]], *settings: Any) -> dict[str, dict[str, Any]]:
+        """The settings of each source of a mixture, with what it holds; that stands for its revision."""
+        from ..data.mixture import naming_source
+
         sources = {}
         for source in self.mixture:
-            values = asdict(source) | {"weight": None} | _described_source(source, source.revision, cache_dir)
-            del values["revision"]  # the content stands for it
-            sources[source.name] = values
-        return described | {"sources": sources}
+            with naming_source(source.name):
+                sources[source.name] = asdict(source) | describe(source, source.revision, *settings)
+            del sources[source.name]["revision"]
+        return sources
 
     def for_sharding(self, cache_dir: str | None = None) -> dict[str, Any]:
         """The arguments of [`prepare_shards`] but for the corpus and the objective."""
@@ -302,20 +303,6 @@ class CorpusArguments:
         if isinstance(documents, Dataset):
             return documents[self.text_column]
         return (document[self.text_column] for document in documents)
-
-
-def _described_source(source: Any, revision: str | None, cache_dir: str | None) -> dict[str, Any]:
-    """What the files or the data set hold that flags, or a source of a mixture, name."""
-    from ..data.corpus import describe_dataset
-    from ..data.files import describe_all_files, file_names
-    from ..data.shards import CONTENT
-
-    named = {name: file_names(getattr(source, name)) for name in FILE_FLAGS}
-    files = {name: describe_all_files(name, files) for name, files in named.items() if files}
-    if files:
-        return files
-    more = {"installed_packages": getattr(source, "installed_packages", False)}
-    return {CONTENT: describe_dataset(source.dataset_name, source.dataset_config_name, cache_dir, revision, **more)}
 
 
 @dataclass

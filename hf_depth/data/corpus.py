@@ -18,6 +18,8 @@ from ..errors import UserError
 from ..suggestions import listed
 from .default_corpus import describe_python_text, load_python_text
 from .files import (
+    CONTENT,
+    FILE_ARGUMENTS,
     Files,
     check_files_named,
     check_held_out,
@@ -236,56 +238,57 @@ def _naming(source: str) -> Iterator[None]:
 
 
 def describe_documents(
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    split: str | None = None,
-    train_file: Files = None,
-    validation_file: Files = None,
-    *,
+    source: Any,
+    revision: str | None = None,
+    cache_dir: str | None = None,
     validation_split_percentage: float = HELD_OUT_PERCENTAGE,
     streaming: bool = False,
-    cache_dir: str | None = None,
-    revision: str | None = None,
-    installed_packages: bool = False,
 ) -> dict[str, Any]:
     """
-    What identifies the documents that [`load_corpus`] gives to train on, wherever their files are: what these hold,
-    and how many of the documents are held out, which are none where there are validation data.
+    What identifies the documents that [`load_corpus`] gives to train on, wherever their files are: what
+    [`describe_source`] says of these, and how many are held out, which are none where there are validation data.
 
     Without `streaming`, a data set of the Hub, or Python's documentation, is left to what is prepared of it: that
     stays the same if nothing but a card has changed. What is not known, as without a connection, is `None`.
     """
-    held_out = {"documents_held_out": f"{0 if validation_file else validation_split_percentage:g}%"}
-    if train_file:
-        return {"train_file": describe_all_files("train_file", file_names(train_file))} | held_out
-    if dataset_name is None:
-        return {"dataset_content": describe_python_text(installed_packages) if streaming else None} | held_out
-    is_described = streaming or Path(dataset_name).is_dir()
-    splits = describe_dataset(dataset_name, dataset_config_name, cache_dir, revision) if is_described else None
-    if splits is None:
-        return {"dataset_content": None, "documents_held_out": None}
-    if split is not None:  # then no other split is used
-        return {"dataset_content": splits} | held_out
-    if "validation" in splits:
-        held_out["documents_held_out"] = "0%"
-    return {"dataset_content": splits.get("train")} | held_out
+    held_out = f"{0 if source.validation_file else validation_split_percentage:g}%"
+    is_folder = source.dataset_name and Path(source.dataset_name).is_dir()
+    if not (source.train_file or streaming or is_folder):
+        return {CONTENT: None, "documents_held_out": None if source.dataset_name else held_out}
+    ((name, content),) = describe_source(source, revision, cache_dir, ["train_file"]).items()
+    if content is None:
+        held_out = None
+    elif isinstance(content, dict) and getattr(source, "split", None) is None:  # no other split is used beside one
+        held_out = "0%" if "validation" in content else held_out
+        content = content.get("train")
+    return {name: content, "documents_held_out": held_out}
 
 
-def describe_dataset(
-    dataset_name: str | None,
-    dataset_config_name: str | None = None,
-    cache_dir: str | None = None,
+def describe_source(
+    source: Any,
     revision: str | None = None,
-    installed_packages: bool = False,
-) -> dict[str, list[str]] | list[str] | None:
+    cache_dir: str | None = None,
+    file_arguments: Sequence[str] = FILE_ARGUMENTS,
+) -> dict[str, Any]:
     """
-    What a data set holds, by the names of its splits: of a folder [`describe_file`] of the files, of the Hub the
-    commit; or of Python's own documentation the versions. `None` if it is not known, as without a connection.
+    What those files hold that a [`MixtureSource`], or the flags of a script, names by `file_arguments`. If it names
+    none, `dataset_content`: of a data set what each split holds, or the versions of Python's own documentation.
     """
-    if dataset_name is None:
-        return describe_python_text(installed_packages)
+    named = {name: file_names(getattr(source, name)) for name in file_arguments}
+    files = {name: describe_all_files(name, files) for name, files in named.items() if files}
+    if files:
+        return files
+    if source.dataset_name is None:
+        return {CONTENT: describe_python_text(getattr(source, "installed_packages", False))}
+    return {CONTENT: _describe_splits(source.dataset_name, source.dataset_config_name, cache_dir, revision)}
+
+
+def _describe_splits(
+    dataset_name: str, config: str | None, cache_dir: str | None, revision: str | None
+) -> dict[str, list[str]] | None:
+    """The files of a folder, or the commit of a data set of the Hub; `None` if unknown, as without a connection."""
     try:
-        builder = load_dataset_builder(dataset_name, dataset_config_name, cache_dir=cache_dir, revision=revision)
+        builder = load_dataset_builder(dataset_name, config, cache_dir=cache_dir, revision=revision)
     except Exception:  # of many kinds; what is wrong is told when the documents are loaded
         return None
     files = getattr(builder.config, "data_files", None)
@@ -300,7 +303,7 @@ def describe_dataset(
 
 def described_commit(content: Any, dataset_name: str | None) -> str | None:
     """
-    The commit of a data set of the Hub in what [`describe_dataset`] says of it; `None` if there is not just one.
+    The commit of a data set of the Hub in what [`describe_source`] says of it; `None` if there is not just one.
 
     >>> described_commit({"train": ["hf://datasets/some/data@" + 10 * "4e5f"]}, "some/data") == 10 * "4e5f"
     True

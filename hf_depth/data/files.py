@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 Files = str | os.PathLike | Sequence[str | os.PathLike] | None
 
 FILE_ARGUMENTS = ("train_file", "validation_file", "test_file")
+CONTENT = "dataset_content"  # in descriptions, what is in no file; `None` if it is not known
 
 # Builders of `datasets` by the end of a file name; all but .parquet may be followed by .gz.
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}

@@ -33,7 +33,7 @@ from ..errors import UserError
 from ..suggestions import listed
 from ..tables import aligned
 from .base_objective import Objective
-from .files import describe_file
+from .files import CONTENT, describe_file
 from .metadata import column_values
 from .mixture import (
     DocumentMixture,
@@ -62,7 +62,6 @@ SCHEMA_KEY = b"hf_depth"
 DRAWN_SETTINGS = frozenset(("sentence_shuffling_probability", "metadata_probability"))
 # Counts in addition to those of `dataset_statistics`. Dropped are documents that begin in no example.
 DOCUMENT_COUNTS = ("documents", "documents_dropped")
-CONTENT = "dataset_content"  # of a data set of the Hub; `None` without a connection
 
 Shard = dict[str, Any]  # the description of a shard: `examples`, `digest`, `counts`
 

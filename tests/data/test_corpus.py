@@ -1,13 +1,15 @@
 import json
 import os
+from dataclasses import replace
 from unittest import mock
 
 from absl.testing import parameterized
 from datasets import Dataset, Features, Value
 
 from helpers import SENTENCES, CorpusTestCase
-from hf_depth.data.corpus import describe_dataset, describe_documents, load_corpus
+from hf_depth.data.corpus import describe_documents, describe_source, load_corpus
 from hf_depth.data.default_corpus import python_docstring_documents, python_reference_documents, standard_library
+from hf_depth.data.mixture import MixtureSource
 
 
 class SourceTest(CorpusTestCase):
@@ -70,15 +72,18 @@ class DescriptionTest(CorpusTestCase):
         }
         with mock.patch("hf_depth.data.corpus.load_dataset_builder") as builder:
             builder.return_value.config.data_files = names
-            self.assertEqual(describe_dataset("some/data")["train"], [f"hf://datasets/some/data@{commit}"])
-            described = describe_documents("some/data", streaming=True)
+            source = MixtureSource("one", dataset_name="some/data")
+            content = describe_source(source)["dataset_content"]
+            self.assertEqual(content["train"], [f"hf://datasets/some/data@{commit}"])
+            described = describe_documents(source, streaming=True)
             self.assertEqual(described["documents_held_out"], "5%")
             builder.return_value.config.data_files = names | {"validation": names["a"]}
-            self.assertEqual(describe_documents("some/data", streaming=True)["documents_held_out"], "0%")
-            self.assertEqual(describe_documents("some/data", split="a", streaming=True)["documents_held_out"], "5%")
+            self.assertEqual(describe_documents(source, streaming=True)["documents_held_out"], "0%")
+            part = describe_documents(replace(source, split="a"), streaming=True)
+            self.assertEqual(part["documents_held_out"], "5%")
             builder.side_effect = ConnectionError("no network")
-            self.assertIsNone(describe_dataset("some/data"))
-            self.assertEqual(set(describe_documents("some/data", streaming=True).values()), {None})
+            self.assertEqual(describe_source(source), {"dataset_content": None})
+            self.assertEqual(set(describe_documents(source, streaming=True).values()), {None})
 
 
 class ValidationSplitTest(CorpusTestCase):
