@@ -5,7 +5,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from inspect import get_annotations
 from itertools import islice
 from typing import Any, ClassVar
@@ -318,41 +317,33 @@ class Objective(ABC):
         order = {"seed": seed, "buffer_size": shuffle_buffer_size}
         data, statistics = {}, {}
         for split, documents in corpus.items():
-            prepare = partial(self._prepare_split, split, limits.get(split), main_process_first, settings, order)
+            how = _SplitSettings(split, limits.get(split), main_process_first, settings, order)
             if not isinstance(documents, DocumentMixture):
-                data[split], counts = prepare("", documents, text_column, whole_shards)
+                data[split], counts = self._prepare_split(how, documents, text_column, whole_shards)
                 statistics |= {split: counts} if counts else {}
                 continue
             sources, counts = {}, {}
             for name, one in documents.sources.items():
                 with naming_source(name):
-                    sources[name], counts[name] = prepare(name, documents[name], one.text_column, one.is_remote)
+                    logger.info(f"{split}, source {name!r}:")
+                    sources[name], counts[name] = self._prepare_split(
+                        how, documents[name], one.text_column, one.is_remote, name
+                    )
             data[split], of_split = join_sources(split, sources, counts, documents.mixing, seed)
             statistics |= of_split
         return data, statistics
 
     def _prepare_split(
-        self,
-        split: str,
-        limit: int | None,
-        main_process_first: Callable[..., contextlib.AbstractContextManager],
-        settings: Mapping[str, Any],
-        order: Mapping[str, int],
-        source: str,
-        documents: Documents,
-        text_column: str,
-        whole_shards: bool,
+        self, how: "_SplitSettings", documents: Documents, text_column: str, whole_shards: bool, source: str = ""
     ) -> tuple[Dataset | ExampleStream, Statistics | None]:
         """The examples of a split, or of a source of it, and their statistics if their number is known."""
-        title = f"{source} {split}".lstrip()
-        if source:
-            logger.info(f"{split}, source {source!r}:")
-        if isinstance(documents, IterableDataset) and split == "train" and limit is None:
-            return self._endless(documents, text_column, whole_shards=whole_shards, **order), None
+        split, title = how.split, f"{source} {how.split}".lstrip()
+        if isinstance(documents, IterableDataset) and split == "train" and how.limit is None:
+            return self._endless(documents, text_column, whole_shards=whole_shards, **how.order), None
         # Metrics of evaluation are means over examples, and `generate()` takes one per row.
         preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
-        with main_process_first(desc=f"preparing the {title} split"):
-            examples = self._prepare(documents, preprocessor, limit, desc=f"Preparing {title}", **settings)
+        with how.main_process_first(desc=f"preparing the {title} split"):
+            examples = self._prepare(documents, preprocessor, how.limit, desc=f"Preparing {title}", **how.settings)
             if isinstance(examples, IterableDataset):  # in parts: lists take ten times the memory of arrays
                 parts = [Dataset.from_dict(part, features=preprocessor.features) for part in examples.iter(1000)]
                 if not parts:
@@ -391,6 +382,17 @@ class Objective(ABC):
             logger.warning(
                 f"No example of the {split} data has metadata: {', '.join(self.metadata_columns)} are empty."
             )
+
+
+@dataclass(frozen=True)
+class _SplitSettings:
+    """How a split is prepared, see [`Objective.prepare_splits`]."""
+
+    split: str
+    limit: int | None
+    main_process_first: Callable[..., contextlib.AbstractContextManager]
+    settings: Mapping[str, Any]  # of `Objective._prepare`
+    order: Mapping[str, int]  # of an `ExampleStream`
 
 
 def _checked_limits(corpus: Any, max_samples: Mapping[str, int | None]) -> Mapping[str, int | None]:
