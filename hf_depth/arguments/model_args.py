@@ -32,7 +32,7 @@ CONFIG_FIELDS = (
     *("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask"),
 )
 # Settings of an adapter and its base, which are options of `--peft_options`, by the names of TRL's `ModelConfig`.
-LORA_FIELDS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+LORA_FIELDS = ("lora_alpha", "lora_dropout", "lora_target_modules")
 QUANTIZATION_FIELDS = ("load_in_4bit", "load_in_8bit")
 RANGES = dict.fromkeys(("num_sentence_tokens", *SIZES, "lora_r", "lora_alpha"), Range(least=1))
 RANGES |= dict.fromkeys(("dropout_rate", "lora_dropout"), Range(least=0, below=1))
@@ -94,7 +94,7 @@ class ModelArguments:
         check_ranges(self, RANGES)
         defaults = {item.name: item.default for item in fields(self)}
         if not self.use_peft:
-            given = [name for name in LORA_FIELDS if getattr(self, name) != defaults[name]]
+            given = [name for name in ("lora_r", *LORA_FIELDS) if getattr(self, name) != defaults[name]]
             if given:
                 raise UserError(f"`{given[0]}` is of an adapter: it needs `--use_peft`.")
         if self.model_name_or_path is None:

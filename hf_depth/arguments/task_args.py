@@ -38,7 +38,7 @@ class TaskArguments:
     _argument_group_name = "tasks and their data"
     option_groups = {
         "loader_options": (
-            *("split_seed", "text_column", "max_examples_per_document", "test_split_percentage"),
+            *("split_seed", "mixing_maximum", "text_column", "max_examples_per_document", "test_split_percentage"),
             *("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation"),
             *("add_task_name", "tk_instruct", "max_num_instances_per_task", "max_num_instances_per_eval_task"),
         )
@@ -62,9 +62,9 @@ class TaskArguments:
     overwrite_cache: bool = HfArg(default=False, help="Prepare the examples anew.")
     pad_to_multiple_of: int | None = HfArg(default=None, help="Pad lengths to a multiple of this.")
     mixing_temperature: float = HfArg(default=1.0, help="Several tasks: above 1 draws them more evenly.")
-    mixing_maximum: int = HfArg(default=65536, help="Several tasks: a larger one counts as one of this size.")
-    # Options of loaders.
+    # Options: two for all tasks, then those of loaders.
     split_seed: int = HfArg(default=42, help="Of splits and limits; --seed has no part in it.")
+    mixing_maximum: int = HfArg(default=65536, help="Several tasks: a larger one counts as one of this size.")
     text_column: str = HfArg(default="text", help="Discourse: column that holds the documents.")
     max_examples_per_document: int | None = HfArg(default=20, help="Discourse: examples of one document at most.")
     test_split_percentage: float = HfArg(default=5, help="Discourse, python: documents to test on.")
