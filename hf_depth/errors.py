@@ -9,6 +9,10 @@ A mistake is
 So an error of Python or of a library that our code runs into (`int("x")`, shapes that do not fit) is a defect.
 """
 
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
 
 class UserError(ValueError):
     """A mistake in what a user has given. Its message of one line names it and says what to do."""
@@ -38,3 +42,30 @@ def user_message(error: Exception) -> str | None:
         is_told = error.__cause__ is None or str(error.__cause__) in str(error)
         return str(error) if is_told else f"{error}\nThe cause: {error.__cause__}"
     return None
+
+
+def suggestion(name: str, names: Iterable[str], kind: str | None = None) -> str:
+    """
+    A sentence, behind a space, that suggests known names for a mistyped one, in any case. If none is similar, it lists
+    all as names of that `kind`, or is empty.
+
+    >>> suggestion("Cols", ["cola", "rte"], "tasks")
+    " Did you mean 'cola'?"
+    >>> suggestion("xnli", ["cola", "rte"], "tasks")
+    " The tasks are: 'cola', 'rte'."
+    """
+    known = {other.lower(): other for other in names}
+    near = [known[lower] for lower in difflib.get_close_matches(str(name).lower(), known)]
+    if near:
+        return f" Did you mean {' or '.join(map(repr, near))}?"
+    return "" if kind is None else f" The {kind} are: {listed(known.values())}."
+
+
+def listed(values: Iterable[Any]) -> str:
+    """
+    Values as a list in an error message.
+
+    >>> listed(["cola", "rte"]), listed([])
+    ("'cola', 'rte'", 'none')
+    """
+    return ", ".join(map(repr, values)) or "none"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.hf_argparser import HfArg
 
-from ..errors import UserError
+from ..errors import UserError, listed, suggestion
 from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOT_NEGATIVE, WORKERS, Range, check_ranges
-from ..suggestions import listed, suggestion
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
     from transformers import PreTrainedTokenizerBase, TrainingArguments

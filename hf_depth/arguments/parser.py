@@ -17,8 +17,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from ..errors import UserError
-from ..suggestions import listed
+from ..errors import UserError, listed
 from ..yaml_files import UniqueKeyLoader, yaml_problem
 from .launch import stop
 

@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..ranges import LENGTH, LENGTHS, check_ranges
-from ..suggestions import listed
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .metadata import MetadataEncoder
 from .mixture import DocumentMixture, MixtureDataset, MixtureStream, Statistics, join_sources, naming_source

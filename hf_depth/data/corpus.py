@@ -14,8 +14,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetGenerationError
 
-from ..errors import UserError
-from ..suggestions import listed
+from ..errors import UserError, listed
 from .default_corpus import describe_python_text, load_python_text
 from .files import (
     CONTENT,

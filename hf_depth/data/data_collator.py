@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..ranges import LENGTH, LENGTHS, Range, check_ranges
-from ..suggestions import listed
 from .corruption import SpecialIds, corrupt_depth, mask_spans, mask_units, split_depth_prefix, split_prefix
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, parse_denoisers
 from .metadata import METADATA_IDS, prepend_metadata

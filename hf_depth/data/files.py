@@ -17,8 +17,7 @@ from datasets import Dataset, IterableDataset
 from datasets.utils.file_utils import xopen
 
 from ..credentials import without_credentials
-from ..errors import UserError
-from ..suggestions import suggestion
+from ..errors import UserError, suggestion
 
 logger = logging.getLogger(__name__)
 

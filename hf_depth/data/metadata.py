@@ -20,8 +20,7 @@ import numpy as np
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import UserError
-from ..suggestions import suggestion
+from ..errors import UserError, suggestion
 from .noise import Draw, ExampleRandom, Ragged, run_starts
 from .tokenization import TextEncoder
 

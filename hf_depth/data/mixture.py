@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 
-from ..errors import UserError
+from ..errors import UserError, suggestion
 from ..ranges import Range, check_ranges
-from ..suggestions import suggestion
 from ..yaml_files import load_yaml
 from .files import FILE_ARGUMENTS, Files, file_names
 from .streams import ExampleStream, TrainingStream

@@ -14,8 +14,7 @@ from datasets import Dataset, Features, IterableDataset, Value, concatenate_data
 from datasets.table import CastError
 
 from ..credentials import without_credentials
-from ..errors import UserError
-from ..suggestions import listed
+from ..errors import UserError, listed
 from .files import column_texts, file_kind, find_files, is_local, open_file
 
 # The builders read some files otherwise than they are meant, without a word. What is done about it here:

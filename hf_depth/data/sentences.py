@@ -14,8 +14,7 @@ import nupunkt
 import sentencex
 from nupunkt.layout import LIST_MARKER, iter_blocks
 
-from ..errors import UserError
-from ..suggestions import suggestion
+from ..errors import UserError, suggestion
 
 # Languages for which sentencex has rules of its own; for any other code it silently applies the English ones.
 SENTENCEX_LANGUAGES = frozenset(

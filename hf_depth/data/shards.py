@@ -29,8 +29,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from ..disk import MANIFEST_FILE, replace_text
-from ..errors import UserError
-from ..suggestions import listed
+from ..errors import UserError, listed
 from ..tables import aligned
 from .base_objective import Objective
 from .files import CONTENT, describe_file

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UserError
-from ..suggestions import listed
+from ..errors import UserError, listed
 from ..tasks.spec import METRIC_KINDS, UNPARSED
 
 if TYPE_CHECKING:

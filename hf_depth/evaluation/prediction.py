@@ -11,11 +11,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenization import check_sentence_tokens, load_tokenizer
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, number_of_places
-from ..suggestions import listed
 from ..tasks.config import TaskConfig, find_task_config
 from ..tasks.dataset import DataCollatorForTasks
 from ..tasks.loading import NewExamples, read_new_examples

@@ -11,8 +11,7 @@ from transformers import initialization as init
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..data.tokenization import sentence_fields
-from ..errors import UserError
-from ..suggestions import suggestion
+from ..errors import UserError, suggestion
 from .adapters import is_adapter, load_adapted
 from .configuration_depth import DEPTH_CONFIGS, T5_MODEL_TYPES, DepthConfig, DepthFields
 from .modeling_depth import (

@@ -16,8 +16,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
-from ..errors import UserError
-from ..suggestions import suggestion
+from ..errors import UserError, suggestion
 
 SPECIAL_IDS = ("eos_token_id", "pad_token_id", "bos_token_id")
 # An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.

@@ -10,8 +10,7 @@ from typing import Any
 from transformers.utils import CONFIG_NAME, cached_file
 
 from ..credentials import is_hub_name
-from ..errors import UserError
-from ..suggestions import listed, suggestion
+from ..errors import UserError, listed, suggestion
 from .spec import TaskSpec, check_prediction_mode
 
 TASK_CONFIG_FILE = "task_config.json"

@@ -10,8 +10,7 @@ import torch
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
-from ..errors import UserError
-from ..suggestions import listed
+from ..errors import UserError, listed
 from .config import TaskConfig
 from .rows import check_class_order
 from .spec import UNLABELED, TaskSpec

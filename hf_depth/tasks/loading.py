@@ -12,8 +12,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..data.files import check_held_out, without_format
-from ..errors import UserError
-from ..suggestions import listed, suggestion
+from ..errors import UserError, listed, suggestion
 from .loaders import disco_eval, discourse, natural_instructions
 from .registry import get_task
 from .rows import INSTANCE_COLUMN, check_rows, joined, read_splits

@@ -17,8 +17,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from ..suggestions import listed, suggestion
+from ..errors import UserError, listed, suggestion
 from ..yaml_files import load_yaml
 from .entries import BENCHMARKS
 from .spec import FieldError, TaskSpec

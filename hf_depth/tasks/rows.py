@@ -7,8 +7,7 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from ..data.files import without_format
-from ..errors import UserError
-from ..suggestions import listed, suggestion
+from ..errors import UserError, listed, suggestion
 from .sources import READERS, ROWS_VERSION, RowReader, file_argument, read_files
 from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 

@@ -27,8 +27,7 @@ from ..data.files import (
     open_file,
 )
 from ..data.reading import load_files
-from ..errors import UserError
-from ..suggestions import listed
+from ..errors import UserError, listed
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UserError
-from ..suggestions import listed, suggestion
+from ..errors import UserError, listed, suggestion
 
 if TYPE_CHECKING:  # `--help` does not wait for it
     from datasets import Dataset

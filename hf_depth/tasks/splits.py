@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..credentials import is_hub_name, told_name
 from ..data.base_objective import without_waiting
 from ..data.default_corpus import PYTHON_TEXT
-from ..errors import UserError
-from ..suggestions import listed, suggestion
+from ..errors import UserError, listed, suggestion
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
 from .loading import build_options, check_own_files, get_loader, load_task

@@ -14,10 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.tokenization import SENTENCE_TOKENS, check_sentence_tokens
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..evaluation.metrics import check_installed
 from ..models.modeling_depth import has_sentence_tokens
-from ..suggestions import listed
 from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset
 from ..tasks.spec import check_prediction_mode
 from .evaluation import by_name

@@ -12,8 +12,7 @@ from transformers import Adafactor, TrainingArguments
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum, strtobool
 
-from ..errors import UserError
-from ..suggestions import suggestion
+from ..errors import UserError, suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -18,9 +18,8 @@ from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
-from ..errors import UserError
+from ..errors import UserError, suggestion
 from ..ranges import check_ranges
-from ..suggestions import suggestion
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
 from .argument_checks import (
     GENERATION_CACHES,

@@ -14,8 +14,7 @@ from datasets import Dataset
 from huggingface_hub import hf_hub_download
 
 from ...data.files import open_file
-from ...errors import UserError
-from ...suggestions import listed
+from ...errors import UserError, listed
 from ..rows import joined, read_splits
 from ..sources import READERS, TABLES, RowReader, TaskFiles, read_files, split_files, tab_separated
 from ..spec import UNLABELED, TaskSpec

@@ -20,9 +20,8 @@ from datasets import Dataset, Features, Value
 
 from ...data.corpus import HELD_OUT_PERCENTAGE, hold_out, load_corpus
 from ...data.sentences import LINES, SentenceSplitter, get_sentence_splitter
-from ...errors import UserError
+from ...errors import UserError, listed
 from ...ranges import AT_LEAST_ONE, Range, check_ranges
-from ...suggestions import listed
 from ..rows import read_splits
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator, split_files
 from ..spec import TaskSpec

@@ -18,9 +18,8 @@ from typing import Any
 from datasets import Dataset, Features, List, Value
 
 from ...data.files import file_version
-from ...errors import UserError
+from ...errors import UserError, listed
 from ...ranges import AT_LEAST_ONE, NOT_NEGATIVE, check_ranges
-from ...suggestions import listed
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator
 from ..spec import TaskSpec
 

@@ -2,7 +2,7 @@
 
 from absl.testing import parameterized
 
-from hf_depth.suggestions import suggestion
+from hf_depth.errors import suggestion
 
 TASKS = ("cola", "rte", "mnli", "qnli", "wnli")
 
