@@ -22,7 +22,7 @@ metadata.read(ROOT / "setup.cfg", encoding="utf-8")
 
 project = "hf_depth"
 author = metadata["metadata"]["author"]
-copyright = f"{author}, Apache-2.0"
+copyright = f"{author}. hf_depth {hf_depth.__version__}"
 version = release = hf_depth.__version__
 
 extensions = [
@@ -42,6 +42,15 @@ html_static_path = ["static"]
 html_css_files = ["wide.css"]
 html_title = f"hf_depth {version}"
 html_show_sphinx = False
+html_theme_options = {
+    "footer_icons": [
+        {"name": name, "url": url, "html": name, "class": ""}
+        for name, url in (
+            ("Paper", metadata["metadata"]["project_urls"].split(" = ")[1].strip()),
+            ("License", "https://www.apache.org/licenses/LICENSE-2.0"),
+        )
+    ]
+}
 copybutton_exclude = ".linenos, .gp, .go"  # prompts of doctests and their output are not copied
 
 myst_heading_anchors = 4  # links to headings, as GitHub has them

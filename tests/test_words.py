@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from helpers import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MOST_PAGES, MOST_WORDS, LONGEST_SENTENCE = 25, 11_500, 25
+MOST_PAGES, MOST_WORDS, LONGEST_SENTENCE = 24, 11_500, 25
 BLOCK = re.compile(r"^(?P<fence> *`{3,})[^\n]*\n.*?^(?P=fence)$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TABLE = re.compile(r"^\|.*$", re.MULTILINE)

@@ -403,8 +403,8 @@ def print_unshuffled(
     examples: Iterable[Mapping[str, Any]],
 ) -> None:
     """
-    Let a DEPTH model put the sentences of held-out documents in order, which are prepared examples. Print how many
-    pairs of sentences stand as in the documents, and the orders of three of them.
+    Let a DEPTH model put the sentences of held-out documents, given as prepared examples, in order. Print how many
+    pairs of sentences stand as in the documents, and the orders of five documents.
     """
     generator, documents, shuffled = random.Random(0), [], []
     for sentences in (_sentences(example, tokenizer) for example in examples):
@@ -421,7 +421,7 @@ def print_unshuffled(
     pairs = [place < later for order in found for place, later in itertools.combinations(order, 2)]
     right = f"{sum(pairs)} of {len(pairs)} shuffled pairs put in order (chance {len(pairs) / 2:.0f})"
     print(f"\nHeld-out documents: {right}. Some documents as the model orders them, with the true places:\n")
-    for sentences, order in list(zip(documents, found, strict=True))[:3]:
+    for sentences, order in list(zip(documents, found, strict=True))[:5]:
         lines = [f"  {place + 1}. {textwrap.shorten(sentences[place], 120)}" for place in order]
         print("\n".join(lines) + "\n", flush=True)
 

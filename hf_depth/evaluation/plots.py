@@ -69,7 +69,7 @@ def _plot_loss_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
                 name = f"{key.replace('_', ' ')}, {part}"
                 axes.plot(list(points), list(points.values()), style, color=f"C{color}", label=name)
     axes.set(xlabel="step", ylabel="cross-entropy in nats per target token", yscale="log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
 

@@ -25,9 +25,8 @@ FIGURES = {
     "runtime": ",.0f",
 }
 LEGEND = (
-    "loss: cross-entropy per target token, in nats; sentence loss: of the sentence tokens of DEPTH, before their "
-    "coefficient; reconstruction loss: of all other tokens. A model from scratch starts high: its random output layer "
-    "is sure of wrong tokens."
+    "loss: cross-entropy per target token, in nats{weight}; sentence loss: of the sentence tokens of DEPTH alone; "
+    "reconstruction loss: of all other tokens. From scratch, both begin near the logarithm of the vocabulary size."
 )
 
 
@@ -41,7 +40,9 @@ class LogLines(PrinterCallback):
         if line is None or not state.is_world_process_zero or args.get_process_log_level() > logging.WARNING:
             return
         if "reconstruction loss" in line and not self._is_explained:  # of pre-training
-            tqdm.write(LEGEND, file=sys.stdout)
+            coefficient = getattr(args, "sentence_loss_coefficient", 1.0)
+            weight = "" if coefficient == 1.0 else f", in which a sentence token counts {coefficient:g} times"
+            tqdm.write(LEGEND.format(weight=weight), file=sys.stdout)
             self._is_explained = True
         tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
         sys.stdout.flush()

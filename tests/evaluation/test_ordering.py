@@ -244,4 +244,4 @@ class UnshuffledTest(parameterized.TestCase):
         right, total, chance = map(int, re.findall(r"\d+", head))
         self.assertEqual(right, total if is_right else 0)
         self.assertLess(abs(chance - total / 2), 1)
-        self.assertLen([part for part in "\n".join(lines[1:]).split("\n\n") if part.strip()], 3)
+        self.assertLen([part for part in "\n".join(lines[1:]).split("\n\n") if part.strip()], 5)
