@@ -27,7 +27,7 @@ class DocstringsTest(parameterized.TestCase):
         ("[`load_model`]", ":py:obj:`load_model <hf_depth.load_model>`"),
         ("[`hf_depth.load_model`]", ":py:obj:`hf_depth.load_model <hf_depth.load_model>`"),
         ("[`~TaskSpec.label_id`]", ":py:obj:`label_id <hf_depth.TaskSpec.label_id>`"),
-        ("[`tasks.rows.check_rows`]", ":py:obj:`tasks.rows.check_rows <hf_depth.tasks.rows.check_rows>`"),
+        ("[`tasks.reading.check_rows`]", ":py:obj:`tasks.reading.check_rows <hf_depth.tasks.reading.check_rows>`"),
         ("[`Seq2SeqTrainer.predict`]", "``Seq2SeqTrainer.predict``"),  # of transformers
         ("[`no_such_name`]", ":py:obj:`no_such_name <no_such_name>`"),  # which Sphinx reports
     )

@@ -104,6 +104,14 @@ class TaskFilesTestCase(parameterized.TestCase):
     def load_folder(self, task, **arguments) -> dict[str, list[dict]]:
         return self.load(task, dataset_dir=self.folder / "data", **arguments)
 
+    def load_rows(self, task, rows: list[dict], extension: str = "jsonl", argument: str = "train_file") -> list[dict]:
+        """The examples of a file with these rows."""
+        (loaded,) = self.load(task, **{argument: self.write(f"a.{extension}", WRITERS[extension](rows))}).values()
+        return loaded
+
+    def assert_rows_refused(self, message: str, task, rows: list[dict], argument: str = "train_file"):
+        self.assert_refused(message, task, **{argument: self.write("a.jsonl", as_jsonl(rows))})
+
     def assert_refused(self, message: str, task, **arguments):
         with self.assertRaisesRegex(UserError, message):
             self.load(task, **arguments)

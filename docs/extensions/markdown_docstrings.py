@@ -116,7 +116,7 @@ def find(name: str, scopes: list[Any]) -> Any:
             thing = getattr(thing, part, None) or _names().get(part) if thing is not None else None
         if thing is not None:
             return thing
-    module, _, last = name.rpartition(".")  # in a module: `tasks.rows.check_rows`
+    module, _, last = name.rpartition(".")  # in a module: `tasks.reading.check_rows`
     candidates = [thing for key, thing in _names().items() if module and (key == module or key.endswith(f".{module}"))]
     return next((vars(thing)[last] for thing in candidates if inspect.ismodule(thing) and last in vars(thing)), None)
 

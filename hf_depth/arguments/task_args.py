@@ -95,8 +95,8 @@ class TaskArguments:
     def for_loading(self, tasks: "Sequence[TaskSpec]", cache_dir: str | None = None) -> dict[str, Any]:
         """The arguments of [`TaskSplits.load`] but for what the run needs and its seed."""
         from ..tasks.loading import get_loader
+        from ..tasks.reading import TaskFiles
         from ..tasks.registry import training_tasks
-        from ..tasks.sources import TaskFiles
 
         files = (*FILE_FLAGS, "dataset_dir")
         limits = ("max_train_samples", "max_eval_samples", "max_predict_samples")

@@ -17,7 +17,7 @@ from ..data.tokenization import (
 )
 from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
-from .inference import batches_by_length, check_has_order, encode_documents, evaluating, not_finite, padded
+from .inference import check_has_order, encode_documents, in_batches, not_finite, padded
 
 
 def sentence_embeddings(
@@ -80,15 +80,15 @@ def sentence_embeddings(
         is_one = bool(texts) and isinstance(texts[0], str)
         documents = encode_documents(tokenizer, [texts] if is_one else texts)
     laid_out = [_lay_out(model, tokenizer, number, document) for number, document in enumerate(documents)]
-    found: list[torch.Tensor] = [torch.empty(0)] * len(documents)
-    with evaluating(model):
-        for places in batches_by_length([input_ids for input_ids, _ in laid_out], batch_size):
-            embeddings = _embed(model, tokenizer, [laid_out[place] for place in places], layer, pooling)
-            for place, rows in zip(places, embeddings, strict=True):
-                # A copy, or a short document would keep the memory of the whole batch.
-                found[place] = rows[: len(documents[place])].clone()
-                if not found[place].isfinite().all():
-                    raise not_finite(f"An embedding of document {place}", model)
+    lengths = [len(input_ids) for input_ids, _ in laid_out]
+
+    def embed(batch: list[tuple[list[int], list[int]]]) -> list[torch.Tensor]:
+        return _embed(model, tokenizer, batch, layer, pooling)
+
+    found = in_batches(model, embed, laid_out, lengths, batch_size)
+    for number, embeddings in enumerate(found):
+        if not embeddings.isfinite().all():
+            raise not_finite(f"An embedding of document {number}", model)
     return found[0] if is_one else found
 
 
@@ -120,8 +120,8 @@ def _embed(
     laid_out: Sequence[tuple[list[int], list[int]]],
     layer: int,
     pooling: str,
-) -> torch.Tensor:
-    """Embeddings of shape `(batch_size, most sentences of a document, d_model)`."""
+) -> list[torch.Tensor]:
+    """Return the embeddings of each document, `(num_sentences, d_model)`."""
     batch = padded([input_ids for input_ids, _ in laid_out], tokenizer, model)
     owners = pad_sequence([torch.tensor(owners) for _, owners in laid_out], batch_first=True, padding_value=-1)
     outputs = model.get_encoder()(**batch, output_hidden_states=True, return_dict=True)
@@ -134,4 +134,6 @@ def _embed(
     numbers = torch.arange(owners.max() + 1)
     weights = ((owners[:, None] == numbers[:, None]) & chosen[:, None]).float()  # (B, S, L)
     weights /= weights.sum(-1, keepdim=True).clamp(min=1)
-    return weights @ states
+    embeddings = weights @ states  # (B, S, D)
+    # Copies, or a short document would keep the memory of the whole batch.
+    return [rows[: max(own) + 1].clone() for rows, (_, own) in zip(embeddings, laid_out, strict=True)]

@@ -1,6 +1,6 @@
 """What predictions, embeddings, orders and minimal pairs share: evaluation mode, batches, errors of NaN."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,12 +39,27 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(was_training)
 
 
-def batches_by_length(items: Sequence[Sequence], batch_size: int) -> Iterator[list[int]]:
-    """The places of items of similar lengths, so that batches hold little padding; the longest come first."""
+def in_batches(
+    model: PreTrainedModel,
+    compute: Callable[[list], Iterable],
+    items: Sequence,
+    lengths: Sequence[int],
+    batch_size: int,
+) -> list[Any]:
+    """
+    Return what `compute` finds for each item, in their order, with the model in evaluation mode.
+
+    It gets items of similar lengths together, so batches hold little padding. The longest come first.
+    """
     check_at_least_one(batch_size=batch_size)
-    places = sorted(range(len(items)), key=lambda place: -len(items[place]))
-    for start in range(0, len(places), batch_size):
-        yield places[start : start + batch_size]
+    places = sorted(range(len(items)), key=lambda place: -lengths[place])
+    results: list[Any] = [None] * len(items)
+    with evaluating(model):
+        for start in range(0, len(places), batch_size):
+            batch = places[start : start + batch_size]
+            for place, result in zip(batch, compute([items[place] for place in batch]), strict=True):
+                results[place] = result
+    return results
 
 
 def padded(
@@ -52,7 +67,7 @@ def padded(
 ) -> dict[str, torch.Tensor]:
     """Token ids as `input_ids` and `attention_mask`, both of shape `(batch_size, longest)`, on the model's device."""
     check_length(max(map(len, sources)), number_of_places(model.get_encoder()))
-    rows = [torch.tensor(source, device=model.device) for source in sources]
+    rows = [torch.tensor(source, dtype=torch.long, device=model.device) for source in sources]
     return {
         "input_ids": pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),

@@ -36,7 +36,7 @@ from ..data.tokenization import (
 from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import decoder_inputs
-from .inference import batches_by_length, encode_documents, evaluating, not_finite, padded
+from .inference import encode_documents, in_batches, not_finite, padded
 
 SCORES = ("spans", "difference", "prefix")
 BENCHMARKS = {"blimp": "nyu-mll/blimp"}  # data sets of the Hub; each of their configurations is a task
@@ -180,17 +180,16 @@ def fill_log_probabilities(
     """
     check_sentence_tokens(model, tokenizer)
     rows = _rows(model, tokenizer, blanks, has_sentinel)
-    results = [0.0] * len(rows)
-    with evaluating(model):
-        for places in batches_by_length([[*source, *target] for source, target in rows], batch_size):
-            batch = padded([rows[place][0] for place in places], tokenizer, model)
-            targets = padded([rows[place][1] for place in places], tokenizer, model)
-            labels = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)  # (B, T)
-            batch["decoder_input_ids"] = decoder_inputs(model, labels)
-            logits = model(**batch, use_cache=False).logits.float()  # (B, T, V)
-            losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
-            for place, loss in zip(places, losses.sum(1).tolist(), strict=True):
-                results[place] = -loss
+
+    def log_probabilities(batch: list[tuple[list[int], list[int]]]) -> list[float]:
+        sources, targets = (padded(side, tokenizer, model) for side in zip(*batch, strict=True))
+        labels = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)  # (B, T)
+        outputs = model(**sources, decoder_input_ids=decoder_inputs(model, labels), use_cache=False)
+        logits = outputs.logits.float().transpose(1, 2)  # (B, V, T)
+        return (-cross_entropy(logits, labels, ignore_index=-100, reduction="none").sum(1)).tolist()
+
+    lengths = [len(source) + len(target) for source, target in rows]
+    results = in_batches(model, log_probabilities, rows, lengths, batch_size)
     if not np.isfinite(results).all():
         raise not_finite("The log-probability of a sentence", model)
     return results

@@ -33,11 +33,11 @@ from ..errors import UserError
 from ..models.configuration_depth import DepthConfig
 from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
 from .inference import (
-    batches_by_length,
     check_at_least_one,
     check_has_order,
     encode_documents,
     evaluating,
+    in_batches,
     not_finite,
     padded,
 )
@@ -287,9 +287,9 @@ def _arrangements(num_sentences: int, number: int, seed: int) -> list[tuple[int,
 def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple[list[int], float]]:
     """The order of the sentences of each encoder input, and its log-probability."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer), device=model.device)
-    results: list[tuple[list[int], float]] = [([], 0.0)] * len(sources)
-    for places in batches_by_length(sources, max(1, batch_size // num_beams)):
-        batch = padded([sources[place] for place in places], tokenizer, model)
+
+    def find(sources: list[list[int]]) -> Iterator[tuple[list[int], float]]:
+        batch = padded(sources, tokenizer, model)
         encoded = model.get_encoder()(**batch)
         orders = _decode(model, tokenizer, batch, encoded, num_beams)  # (B, N)
         # Of NaN, `generate()` takes any token, also one that the constraint does not allow.
@@ -297,9 +297,10 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
         if not torch.equal((orders >= 0).sum(1), num_sentences):
             raise not_finite("The probability of an order", model)
         scores = _log_probabilities(model, batch, encoded, ids[orders.clamp(min=0)], orders >= 0)
-        for place, row, score in zip(places, orders.tolist(), scores.tolist(), strict=True):
-            results[place] = [index for index in row if index >= 0], score
-    return results
+        for row, score in zip(orders.tolist(), scores.tolist(), strict=True):
+            yield [index for index in row if index >= 0], score
+
+    return in_batches(model, find, sources, list(map(len, sources)), max(1, batch_size // num_beams))
 
 
 def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -18,42 +18,31 @@ from .scoring import BASELINES, TaskEvaluation
 logger = logging.getLogger(__name__)
 
 IDENTITY_COLUMNS = ("idx", "id", "task", "category")  # say which example it is, beside the text that the model read
-# Of pre-training, as far as they were measured.
-REPORTED_METRICS = (
-    "eval_loss",
-    "eval_sentence_loss",
-    "eval_reconstruction_loss",
-    "eval_sentence_accuracy",
-    "eval_sentence_accuracy_chance",
-    "eval_sentence_accuracy_shuffled",
-    "eval_sentence_accuracy_shuffled_chance",
-    "eval_sentence_accuracy_unshuffled",
-    "eval_sentence_accuracy_unshuffled_chance",
-    "eval_reconstruction_accuracy",
-    "eval_order_exact_shuffled",
-    "eval_order_exact_shuffled_chance",
-    "eval_order_exact_constrained_shuffled",
-    "eval_order_kendall_tau_shuffled",
-    "eval_order_kendall_tau_constrained_shuffled",
-    "eval_with_metadata_loss",
-    "eval_with_metadata_sentence_loss",
-    "eval_with_metadata_reconstruction_loss",
-    "eval_with_metadata_sentence_accuracy_shuffled",
-    "eval_with_metadata_reconstruction_accuracy",
+# The metrics of pre-training that are shown, as far as they were measured.
+REPORTED_METRICS = tuple(
+    f"eval_{name}"
+    for name in (
+        *("loss", "sentence_loss", "reconstruction_loss", "sentence_accuracy", "sentence_accuracy_chance"),
+        *("sentence_accuracy_shuffled", "sentence_accuracy_shuffled_chance"),
+        *("sentence_accuracy_unshuffled", "sentence_accuracy_unshuffled_chance", "reconstruction_accuracy"),
+        *("order_exact_shuffled", "order_exact_shuffled_chance", "order_exact_constrained_shuffled"),
+        *("order_kendall_tau_shuffled", "order_kendall_tau_constrained_shuffled"),
+        *("with_metadata_loss", "with_metadata_sentence_loss", "with_metadata_reconstruction_loss"),
+        *("with_metadata_sentence_accuracy_shuffled", "with_metadata_reconstruction_accuracy"),
+    )
 )
 MOST_LABELS_OF_A_PICTURE = 40  # a picture of 250 takes minutes, and nobody can read it
 
 
 def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluation]) -> list[Path]:
     """
-    Write what was predicted for each data set.
+    Write what was predicted for each data set, and return the files of predictions.
 
     - `predictions_<task>_<split>.jsonl`: every example, see [`write_predictions`].
     - `submission/<name>.tsv`: what the benchmark's server reads, for its test sets, see [`write_submission`].
     - `confusion_matrix_<task>_<split>.png`: for tasks of at most 40 labels, if examples are labeled.
 
-    Where there are several benchmarks, their names stand in front of the tasks', and their submissions in folders.
-    Returns the files of predictions.
+    If there are several benchmarks, their names stand before those of tasks, and their submissions are in folders.
     """
     written, evaluations = [], list(evaluations)
     one_benchmark = len({evaluation.dataset.spec.benchmark for evaluation in evaluations}) == 1
@@ -79,40 +68,35 @@ def write_predictions(path: str | os.PathLike, evaluation: TaskEvaluation) -> No
     """
     Write one JSON object per example and line.
 
-    - `index`, and of `idx`, `id`, `task` and `category` those that the example has; `input`: the prompt.
+    - `index`; `idx`, `id`, `task` and `category`, if the example has them; `input`: the prompt.
     - `answer`: the generated text; `scores`: the log-probability of each label, if labels were scored.
     - `prediction`: the label's text, or its number (of the nearest label) if the task predicts numbers; `null` for
       unparseable text.
     - `label`: the same of the example, `null` if it is unlabeled; for a free-form task instead all `references`.
     - `correct`: whether the two are the same (free-form: up to case and punctuation), `null` if it is unlabeled.
     """
+    spec, predictions = evaluation.dataset.spec, evaluation.predictions
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
-        for line in _predictions(evaluation):
+        for index, row in enumerate(evaluation.dataset.rows):
+            line = {"index": index} | {name: row[name] for name in IDENTITY_COLUMNS if name in row}
+            line["input"] = spec.prompt(row)
+            if predictions.texts is not None:
+                line["answer"] = predictions.texts[index]
+            if predictions.scores is not None:
+                line["scores"] = dict(zip(spec.labels.values(), map(float, predictions.scores[index]), strict=True))
+            if spec.labels is None:
+                references = spec.targets(row)
+                (right,) = exact_match([predictions.texts[index]], [references])
+                line |= {"references": references, "correct": bool(right) if references else None}
+            else:
+                predicted, label = int(predictions.label_ids[index]), spec.label_id(row)
+                line |= {"prediction": _label(spec, predicted), "label": _label(spec, label)}
+                if spec.is_regression and label != UNLABELED:
+                    line["label"] = spec.label_value(row)
+                line["correct"] = predicted == label if label != UNLABELED else None
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def _predictions(evaluation: TaskEvaluation) -> Iterator[dict]:
-    spec, predictions = evaluation.dataset.spec, evaluation.predictions
-    for index, row in enumerate(evaluation.dataset.rows):
-        line = {"index": index} | {name: row[name] for name in IDENTITY_COLUMNS if name in row}
-        line["input"] = spec.prompt(row)
-        if predictions.texts is not None:
-            line["answer"] = predictions.texts[index]
-        if predictions.scores is not None:
-            line["scores"] = dict(zip(spec.labels.values(), map(float, predictions.scores[index]), strict=True))
-        if spec.labels is None:
-            references = spec.targets(row)
-            (right,) = exact_match([predictions.texts[index]], [references])
-            line |= {"references": references, "correct": bool(right) if references else None}
-        else:
-            predicted, label = int(predictions.label_ids[index]), spec.label_id(row)
-            line |= {"prediction": _label(spec, predicted), "label": _label(spec, label)}
-            if spec.is_regression and label != UNLABELED:
-                line["label"] = spec.label_value(row)
-            line["correct"] = predicted == label if label != UNLABELED else None
-        yield line
 
 
 def _label(spec: TaskSpec, label_id: int) -> str | float | None:
@@ -132,10 +116,9 @@ def write_submission(
     Write the predictions for a test set as the server of the benchmark reads them: the header
     `index<TAB>prediction`, then a row per example, ordered by index.
 
-    A server rejects a file with anything but labels, so an unparseable prediction becomes the first label. How many
-    there were is logged. `indices` are those of the examples (GLUE's column `idx`); by default they count up from 0.
-
-    Returns the file, named by the task; `None` if there is no such file for this split.
+    A server rejects a file with anything but labels, so an unparseable prediction becomes the first label, with a
+    warning. `indices` are those of the examples (GLUE's column `idx`); by default they count up from 0. Returns the
+    file, named by the task; `None` if there is no such file for this split.
     """
     files = dict(zip(spec.test_splits, spec.submission_names, strict=False))
     if split not in files:
@@ -158,8 +141,8 @@ def write_submission(
 
 def results_table(evaluations: Sequence[TaskEvaluation], markdown: bool = False) -> str:
     """
-    The scores as lines of text, or as a Markdown table: task, split, metric, model, majority class, chance and, where
-    there are any, the baselines that were fitted and the unparsed fraction.
+    Return the scores as lines of text, or as a Markdown table: task, split, metric, model, majority class, chance and,
+    if there are any, the baselines that were fitted and the unparsed fraction.
     """
     shown = ("majority", "chance", *BASELINES, "from_scratch")
     head = ["task", "split", "metric", "model", *(name.replace("_", " ") for name in shown), "unparsed"]
@@ -180,8 +163,8 @@ def results_table(evaluations: Sequence[TaskEvaluation], markdown: bool = False)
 
 def before_and_after(state: TrainerState, after: Mapping[str, float], names: Sequence[str]) -> str:
     """
-    A table of the metrics of a trained model beside those of the first evaluation in the logs of its run; those not
-    measured are left out.
+    Return a table of the metrics of a trained model beside those of the first evaluation in the logs of its run.
+    Metrics that were not measured are left out.
 
     >>> state = TrainerState(global_step=9, log_history=[{"step": 0, "eval_loss": 6.5}, {"step": 9, "eval_loss": 2.0}])
     >>> print(before_and_after(state, {"eval_loss": 2.0}, ["eval_loss"]))

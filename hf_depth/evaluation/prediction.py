@@ -2,8 +2,6 @@
 
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +12,12 @@ from ..data.tokenization import check_sentence_tokens, load_tokenizer
 from ..errors import UserError, listed
 from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
-from ..models.stock import check_length, number_of_places
 from ..tasks.config import TaskConfig, find_task_config
-from ..tasks.dataset import DataCollatorForTasks
 from ..tasks.loading import NewExamples, read_new_examples
 from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
 from ..tasks.spec import TaskSpec, check_prediction_mode
-from .inference import FiniteLogits, batches_by_length, check_at_least_one, evaluating
+from .inference import FiniteLogits, check_at_least_one, in_batches, padded
 from .label_scoring import check_finite_scores, score_labels
 
 logger = logging.getLogger(__name__)
@@ -68,7 +64,6 @@ class TaskPredictor:
         generation_max_length, generation_num_beams (`int`, *optional*):
             Of `generate()`, as in the evaluation of the training; by default the longest label or target, and what
             `model.generation_config` says.
-        loader_options (`Mapping[str, Any]`, *optional*): of the task's loader, see [`load_task`].
 
     Raises:
         `ValueError`: if model and tokenizer do not fit each other, labels of a free-form task are to be scored, or a
@@ -97,26 +92,26 @@ class TaskPredictor:
         sentence_language: str = "en",
         generation_max_length: int | None = None,
         generation_num_beams: int | None = None,
-        loader_options: Mapping[str, Any] | None = None,
     ):
         numbers = {"generation_max_length": generation_max_length, "generation_num_beams": generation_num_beams}
         check_at_least_one(batch_size=batch_size, **numbers)
         self.spec = get_task(task) if isinstance(task, str) else task
-        if max_source_length is not None:  # of the task, since its loader makes prompts that fit
-            self.spec = replace(self.spec, max_source_length=max_source_length)
         check_sentence_tokens(model, tokenizer)
         check_prediction_mode([self.spec], prediction_mode)
         self.model, self.tokenizer = model, tokenizer
         self.prediction_mode, self.length_normalize_scores = prediction_mode, length_normalize_scores
         self.batch_size = batch_size
-        options = {"sentence_tokens": has_sentence_tokens(model.config), "sentence_language": sentence_language}
-        self.preprocessor = TaskPreprocessor(tokenizer, self.spec, **options)
-        self.collator = DataCollatorForTasks(tokenizer)
+        self.preprocessor = TaskPreprocessor(
+            tokenizer,
+            self.spec,
+            sentence_tokens=has_sentence_tokens(model.config),
+            max_source_length=max_source_length,
+            sentence_language=sentence_language,
+        )
         self.labels = list((self.spec.labels or {}).values())
         self.label_ids = encode_labels(tokenizer, self.labels) if self.labels else None  # (num_labels, label_length)
         self.max_length = generation_max_length or generation_length(self.spec, self.label_ids)
         self.generate_kwargs = {} if generation_num_beams is None else {"num_beams": generation_num_beams}
-        self.loader_options = loader_options
 
     @classmethod
     def from_pretrained(
@@ -167,7 +162,6 @@ class TaskPredictor:
             task = _chosen_task(config, task)
             names = ("sentence_language", "generation_max_length", "generation_num_beams", "length_normalize_scores")
             settings = {name: getattr(config, name) for name in names}
-            settings["loader_options"] = config.loader_options.get(task.loader)
             # A mixture may have free-form tasks, and a mode may predict nothing: then texts are generated.
             scores_labels = config.prediction_mode == "score_labels" and task.labels is not None
             settings["prediction_mode"] = "score_labels" if scores_labels else "generate"
@@ -212,23 +206,18 @@ class TaskPredictor:
             raise UserError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
         if return_scores and self.label_ids is None:
             raise UserError(f"`return_scores`: the task {self.spec.full_name!r} is free-form, so it has no labels.")
-        texts = read_new_examples(examples, self.spec, options=self.loader_options, length=self.preprocessor.length)
-        prepared = self.preprocessor(texts)
+        prepared = self.preprocessor(read_new_examples(examples, self.spec))
         token_ids, num_cut = prepared["input_ids"], [number for number in prepared["num_cut_tokens"] if number]
         if num_cut:
             logger.warning(
                 f"{len(num_cut):,} of {len(token_ids):,} examples are longer than "
                 f"{self.preprocessor.max_source_length} tokens and were cut: they lost {sum(num_cut):,} tokens."
             )
-        predictions: list[dict[str, Any]] = [{} for _ in token_ids]
-        with evaluating(self.model):
-            for places in batches_by_length(token_ids, self.batch_size):
-                check_length(len(token_ids[places[0]]), number_of_places(self.model.get_encoder()))  # the longest one
-                batch = self.collator([{"input_ids": token_ids[place]} for place in places])
-                batch = {name: values.to(self.model.device) for name, values in batch.items()}
-                predicted = self._predict(batch, return_scores, generate_kwargs)
-                for place, prediction in zip(places, predicted, strict=True):
-                    predictions[place] = prediction
+
+        def predict(sources: list) -> list[dict[str, Any]]:
+            return self._predict(padded(sources, self.tokenizer, self.model), return_scores, generate_kwargs)
+
+        predictions = in_batches(self.model, predict, token_ids, list(map(len, token_ids)), self.batch_size)
         if return_scores:
             others = sum(prediction["label"] != prediction["best_label"] for prediction in predictions)
             if others:

@@ -1,9 +1,9 @@
 """
-Probes: what a classifier reads of a model's frozen sentence embeddings, without fine-tuning, beside what it reads of a
-bag of words and of the same model with random weights.
+Probes: what a classifier reads in a model's frozen sentence embeddings, beside what it reads in a bag of words and in
+the embeddings of the same model with random weights.
 
-Each sentence is embedded by itself, the embeddings of an example are put together as its task wants it, and a logistic
-regression is fitted, for discourse coherence a network with one hidden layer.
+Each sentence is embedded by itself, and the task says how the embeddings of an example are combined. The classifier is
+a logistic regression or, for discourse coherence, a network with one hidden layer.
 
 Source: Chen, Chu and Gimpel (2019), arXiv 1909.00142, sections 3 and 5, and the code of the authors.
 """
@@ -62,15 +62,12 @@ class ProbeOptions:
     Args:
         layer (`int`, *optional*, defaults to -1), pooling (`str`, *optional*): see [`sentence_embeddings`].
         read_together (`bool`, *optional*, defaults to `False`):
-            The encoder reads the text columns of an example as the sentences of one document, in their order, instead
-            of each by itself, which is what DiscoEval does.
+            Whether the encoder reads the text columns of an example as the sentences of one document. By default it
+            reads each by itself, as DiscoEval does.
         normalization (`str`, *optional*, defaults to `"standardize"`):
-            Scales embeddings by those of the training examples: `"standardize"` gives each dimension the mean 0 and
-            the variance 1, `"whiten"` makes them uncorrelated, too, and `"none"` leaves them as they are.
+            Scales embeddings by those of the training examples. `"standardize"` gives each dimension the mean 0 and
+            the variance 1, `"whiten"` also makes them uncorrelated, and `"none"` leaves them as they are.
         batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
-
-    Raises:
-        `ValueError`: if there is no such normalization.
     """
 
     layer: int = -1
@@ -94,7 +91,6 @@ class EmbeddingFeatures:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, options: ProbeOptions
     ):
         self.model, self.tokenizer, self.spec, self.options = model, tokenizer, spec, options
-        self.encoder = TextEncoder(tokenizer)
         self.normalizer: Any = None
 
     def fit_transform(self, rows: Dataset) -> np.ndarray:
@@ -108,27 +104,31 @@ class EmbeddingFeatures:
 
     def embed(self, rows: Dataset) -> np.ndarray:
         """
-        The embedding of each text of each example, float32 of shape `(num_examples, num_columns, d_model)`; zeros for
-        a text without tokens, such as the empty questions of QQP.
+        Return the embedding of each text of each example: float32, `(num_examples, num_columns, d_model)`.
+
+        A text without tokens, such as the empty questions of QQP, gets zeros.
         """
         examples = list(zip(*(rows[name][:] for name in self.spec.text_column_name), strict=True))
         # Texts occur in several examples: a sentence is moved to the front, or swapped with its neighbour.
         texts = list(dict.fromkeys(text for example in examples for text in example))
-        embedded = [text for text, ids in zip(texts, self.encoder(texts), strict=True) if ids]
-        places = {text: place for place, text in enumerate(embedded)}
-        is_embedded = np.array([[text in places for text in example] for example in examples], dtype=bool)  # (N, C)
+        has_tokens = dict(zip(texts, map(bool, TextEncoder(self.tokenizer)(texts)), strict=True))
+        is_embedded = np.array([[has_tokens[text] for text in example] for example in examples], dtype=bool)  # (N, C)
         size = self.model.get_encoder().config.get_text_config().hidden_size
         embeddings = np.zeros((*is_embedded.shape, size), dtype=np.float32)
+        if not is_embedded.any():
+            return embeddings
+        kept = [[text for text in example if has_tokens[text]] for example in examples]
         if self.options.read_together:
-            documents = [[text for text in example if text in places] for example in examples]
-            embeddings[is_embedded] = self._embed([document for document in documents if document])
-        elif embedded:
-            chosen = [places[text] for example in examples for text in example if text in places]
-            embeddings[is_embedded] = self._embed([[text] for text in embedded])[chosen]
+            embeddings[is_embedded] = self._embed(list(filter(None, kept)))
+        else:
+            texts = list(filter(has_tokens.get, texts))
+            places = {text: place for place, text in enumerate(texts)}
+            found = self._embed([[text] for text in texts])
+            embeddings[is_embedded] = found[[places[text] for example in kept for text in example]]
         return embeddings
 
     def _embed(self, documents: list[list[str]]) -> np.ndarray:
-        """The embeddings of all texts, one after the other: float32 of shape `(num_texts, d_model)`."""
+        """Return the embeddings of all texts, one after the other: float32, `(num_texts, d_model)`."""
         options = {"layer": self.options.layer, "pooling": self.options.pooling, "batch_size": self.options.batch_size}
         return torch.cat(sentence_embeddings(self.model, self.tokenizer, documents, **options)).numpy()
 
@@ -150,9 +150,10 @@ def _normalizer(name: str) -> Any:
 
 class BagOfWords:
     """
-    For each text column the tf-idf weights of its tokens, one column beside the other. The tokens are those of the
-    model's tokenizer, so that every language has some. For a hidden layer, each text gets at most `dimensions` of
-    them, by a singular value decomposition (latent semantic analysis).
+    The tf-idf weights of the tokens of each text column, one column beside the other.
+
+    The tokens are those of the model's tokenizer, so every language has some. With `dimensions`, for a hidden layer, a
+    singular value decomposition (latent semantic analysis) leaves so many numbers for each text.
     """
 
     title = "bag of words"
@@ -199,14 +200,14 @@ class BagOfWords:
 
 class Probe:
     """
-    A classifier of a task's classes, chosen on validation examples: a logistic regression with the regularization that
-    scores best, or, if the task has `probe_hidden_units`, a network with one hidden layer after its best epoch.
+    A classifier of a task's classes that scores best on validation examples: a logistic regression with one of several
+    regularizations or, if the task has `probe_hidden_units`, a network after one of its epochs.
     """
 
     def __init__(self, spec: TaskSpec, featurizer: EmbeddingFeatures | BagOfWords, seed: int = 42):
         self.spec, self.featurizer, self.seed = spec, featurizer, seed
         self.classifier: Any = None
-        self._features: dict[str, Any] = {}  # of the validation examples, which are perhaps predicted later
+        self._features: dict[str, Any] = {}  # of validation examples, which may be predicted later
 
     def fit(self, train: Dataset, validation: Dataset | None = None) -> "Probe":
         """Fit on labeled training examples, and choose on validation examples or, without any, on held-out ones."""
@@ -229,8 +230,7 @@ class Probe:
         best, chosen, num_worse = -np.inf, "", 0
         for name, classifier in candidates(features, labels):
             predicted = classifier.predict(validation_features)
-            metrics = compute_task_metrics(self.spec, validation, predicted_ids=predicted)
-            score = optimized_score(self.spec, metrics)
+            score = optimized_score(self.spec, compute_task_metrics(self.spec, validation, predicted_ids=predicted))
             num_worse += 1
             if score > best:
                 best, chosen, num_worse, self.classifier = score, name, 0, copy.deepcopy(classifier)
@@ -243,12 +243,12 @@ class Probe:
         return self
 
     def _labeled(self, rows: Dataset) -> Dataset:
-        """Without the examples whose class is not known: it would be learnt as a class of its own."""
+        """Return the examples whose class is known: an unknown one would be learnt as a class of its own."""
         is_labeled = np.array(self.spec.label_ids(rows), dtype=np.int64) != UNLABELED
         return rows if is_labeled.all() else rows.select(np.flatnonzero(is_labeled))
 
     def _regressions(self, features: Any, labels: np.ndarray) -> Iterator[tuple[str, Any]]:
-        """A logistic regression with each regularization."""
+        """Yield a logistic regression with each regularization."""
         from sklearn.linear_model import LogisticRegression
 
         classifier = LogisticRegression(max_iter=500, tol=1e-3, warm_start=True)
@@ -256,7 +256,7 @@ class Probe:
             yield f"C={inverse:g}", classifier.set_params(C=inverse).fit(features, labels)
 
     def _networks(self, features: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, Any]]:
-        """A network after each epoch, or after several if an epoch has few steps."""
+        """Yield a network after each epoch, or after several if an epoch has few steps."""
         # Its units are rectified: the logistic ones of DiscoEval learn single texts by heart before they compare them.
         from sklearn.neural_network import MLPClassifier
 
@@ -271,14 +271,14 @@ class Probe:
                 yield f"epoch {epoch}", classifier
 
     def predict(self, rows: Dataset) -> np.ndarray:
-        """The class of each example, int64 of shape `(num_examples,)`."""
+        """Return the class of each example, int64 of shape `(num_examples,)`."""
         features = self._features.get(rows._fingerprint)
         features = self.featurizer.transform(rows) if features is None else features
         return self.classifier.predict(features).astype(np.int64)
 
 
 def with_random_weights(model: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """A model of the same class, configuration, device and dtype, as it is before any training."""
+    """Return a model of the same class, configuration, device and dtype, as it is before any training."""
     config = copy.deepcopy(model.config)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -313,9 +313,8 @@ def probe_task(
         options ([`ProbeOptions`], *optional*): how examples are embedded.
         baselines (`Sequence[str]`, *optional*): those of `BASELINES` that are fitted, too.
 
-    Returns:
-        `list[TaskEvaluation]`: for each split the predicted classes, and the metrics of [`compute_task_metrics`] with
-        `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines.
+    Returns one [`TaskEvaluation`] for each split: the predicted classes, and the metrics of [`compute_task_metrics`]
+    with `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines.
 
     Raises `ValueError` if the task has no classes, or the training examples fewer than two of them.
 
@@ -360,22 +359,24 @@ def probe_tasks(
     splits: TaskSplits,
     options: ProbeOptions | None = None,
     *,
+    output_dir: str | os.PathLike | None = None,
     seed: int = 42,
     do_eval: bool = True,
     do_predict: bool = True,
 ) -> list[TaskEvaluation]:
     """
-    [`probe_task`] for each task of loaded splits, which need not be prepared. A task without training data (GLUE's
-    `ax`) is predicted by the probe of the task that it is trained on. `do_eval` and `do_predict` say whether
-    validation and test splits are predicted.
+    Call [`probe_task`] for each task of loaded splits, which need not be prepared.
+
+    A task without training data (GLUE's `ax`) is predicted by the probe of the task that it is trained on. `do_eval`
+    and `do_predict` say whether validation and test splits are predicted. `output_dir` gets the files of a fine-tuning
+    run, whose table is printed: metrics in `eval_results.json`, `predict_results.json` and `all_results.json`, and
+    what [`write_outputs`] writes.
     """
     evaluations = []
-    trained = {
-        (part.spec.benchmark, part.spec.name): part for part in splits.parts if part.spec.train_split in part.examples
-    }
+    trained = {part.spec.full_name: part for part in splits.parts if part.spec.train_split in part.examples}
     for part in splits.parts:
         name = part.spec.name if part.spec.train_split else part.spec.train_on  # as in `training_tasks`
-        source = trained.get((part.spec.benchmark, name))
+        source = trained.get(f"{part.spec.benchmark}/{name}")
         if source is None:
             raise UserError(
                 f"Task {part.spec.full_name!r} has no training examples to fit a probe on: name `train_file`."
@@ -386,24 +387,12 @@ def probe_tasks(
         train, validation = source.examples[source.spec.train_split], source.examples.get(validated)
         if evaluated:
             evaluations += probe_task(model, tokenizer, part.spec, train, validation, evaluated, options, seed=seed)
+    if output_dir is not None:
+        _write_results(Path(output_dir), evaluations)
     return evaluations
 
 
-def run_probe(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    splits: TaskSplits,
-    options: ProbeOptions | None = None,
-    *,
-    output_dir: str | os.PathLike,
-    **kwargs: Any,
-) -> list[TaskEvaluation]:
-    """
-    [`probe_tasks`], with the files and the table of a fine-tuning run: metrics in `eval_results.json`,
-    `predict_results.json` and `all_results.json`, and what [`write_outputs`] writes to `output_dir`.
-    """
-    evaluations = probe_tasks(model, tokenizer, splits, options, **kwargs)
-    folder = Path(output_dir)
+def _write_results(folder: Path, evaluations: Sequence[TaskEvaluation]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, dict[str, float]] = {}
     for prefix, attribute in (("eval", "validation_splits"), ("predict", "test_splits")):
@@ -416,7 +405,6 @@ def run_probe(
     write_outputs(folder, evaluations)
     print("\n" + results_table(evaluations) + "\n", flush=True)
     logger.info(f"Metrics and predictions are in {folder}")
-    return evaluations
 
 
 def _named_metrics(prefix: str, evaluations: Sequence[TaskEvaluation]) -> dict[str, float]:

@@ -34,16 +34,16 @@ def compute_task_metrics(
         train_label_ids (`Iterable[int]`, *optional*): those of `rows` by default; the most frequent is the majority.
 
     Returns:
-        `dict[str, float]`: each of the task's metrics, in 0..1 but for correlations (-1..1) and metrics whose `scale`
-        is 100, and
+        `dict[str, float]`: each of the task's metrics, between 0 and 1 except for correlations (-1 to 1) and metrics
+        whose `scale` is 100, and
 
         - `unparsed_fraction`: the share of generated texts that are none of the labels, over all examples.
         - `majority_<metric>` and `chance_<metric>`: what always predicting the most frequent class gives, and what
-          guessing among the labels is expected to give (the score of the expected confusion matrix). For numbers,
-          both are 0.
+          guessing among the labels is expected to give (the score of the expected confusion matrix). Both are 0 for
+          numbers.
         - for a free-form task `<metric>_<group>`, such as `rougeL_question_answering`.
 
-        Where no example is labeled (GLUE's test sets) there is nothing but `unparsed_fraction`.
+        If no example is labeled (GLUE's test sets), there is only `unparsed_fraction`.
 
     Raises `ValueError` if there is not one generated text (or class) for each example.
     """
@@ -58,44 +58,37 @@ def compute_task_metrics(
         if len(rows):
             metrics["unparsed_fraction"] = float(np.mean(predicted_ids == UNPARSED))
     predicted_ids = np.asarray(predicted_ids, dtype=np.int64)
-    reference_ids, reference_values = _references(spec, rows)
+    rows = _columns(rows, [spec.label_column_name])
+    reference_ids = np.array([spec.label_id(row) for row in rows], dtype=np.int64)
     known = reference_ids != UNLABELED
     if not known.any():
         return metrics
+    predicted_ids, reference_ids = predicted_ids[known], reference_ids[known]
     for name in spec.metric_names:
-        metrics[name] = _score(
-            spec, METRICS[name], predicted_ids[known], reference_ids[known], reference_values[known]
-        )
-    return metrics | _baselines(spec, reference_ids[known], train_label_ids)
+        metric = METRICS[name]
+        if metric.kind == "ids":
+            options = {"num_labels": spec.num_labels, "sample_weight": None}
+            metrics[name] = metric.compute(predicted_ids, reference_ids, **options)
+        elif metric.kind == "values":
+            values = np.array([spec.label_value(row) for row in rows], dtype=np.float64)[known]
+            metrics[name] = metric.compute(spec.label_values(predicted_ids), values)
+        else:  # exact_match: of classes, not of their texts, which may differ in punctuation alone
+            metrics[name] = float(np.mean(predicted_ids == reference_ids))
+    return metrics | _baselines(spec, reference_ids, train_label_ids)
 
 
 def optimized_score(spec: TaskSpec, metrics: Mapping[str, float]) -> float:
     """
-    The task's `metric_to_optimize`, for means over several tasks: 1 is the best score whatever its scale. A metric of
-    which less is better is negative, so that a better score is always greater.
+    Return the task's `metric_to_optimize` for means over tasks: 1 is the best score whatever its scale.
+
+    If less is better, the score is negative, so a better score is always greater.
     """
     score = metrics[spec.metric_to_optimize] / METRICS[spec.metric_to_optimize].scale
     return score if spec.greater_is_better else -score
 
 
-def _references(spec: TaskSpec, rows: Sequence[Example]) -> tuple[np.ndarray, np.ndarray]:
-    """The class of each example, and for a task that predicts a number the number, not rounded."""
-    rows = _columns(rows, [spec.label_column_name])
-    ids = np.array([spec.label_id(row) for row in rows], dtype=np.int64)
-    values = [spec.label_value(row) for row in rows] if spec.is_regression else ids
-    return ids, np.array(values, dtype=np.float64)
-
-
-def _score(spec: TaskSpec, metric: TaskMetric, predicted_ids, reference_ids, reference_values) -> float:
-    if metric.kind == "texts":  # exact_match: of classes, not of their texts, which may differ in punctuation alone
-        return float(np.mean(predicted_ids == reference_ids))
-    if metric.kind == "ids":
-        return metric.compute(predicted_ids, reference_ids, num_labels=spec.num_labels, sample_weight=None)
-    return metric.compute(spec.label_values(predicted_ids), reference_values)
-
-
 def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Iterable[int] | None) -> dict[str, float]:
-    """The scores of the most frequent class and of guessing, of metrics that compare classes or numbers."""
+    """Score the most frequent class and guessing by the metrics that compare classes or numbers."""
     train_ids = reference_ids if train_label_ids is None else np.array(list(train_label_ids))
     most, frequency = np.unique(train_ids[train_ids != UNLABELED], return_counts=True)
     classes, counts = np.unique(reference_ids, return_counts=True)
@@ -118,7 +111,7 @@ def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Itera
 
 
 def _free_form_metrics(spec: TaskSpec, rows: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
-    """Scores over all examples and over those of each group."""
+    """Return scores over all examples and over those of each group."""
     groups = [name for name in GROUP_COLUMNS if len(rows) and name in rows[0]]
     rows = list(_columns(rows, [spec.label_column_name, *groups]))
     known = [(row, targets, text) for row, text in zip(rows, texts, strict=True) if (targets := spec.targets(row))]
@@ -136,7 +129,7 @@ def _free_form_metrics(spec: TaskSpec, rows: Sequence[Example], texts: Sequence[
 
 
 def _scores(metric: TaskMetric, texts, references, members: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """The score of each group; each example is scored once if the metric has a score of each."""
+    """Return the score of each group. Each example is scored once if the metric has a score for each."""
     found = metric.scale * np.asarray(metric.score(texts, references))
     if found.ndim:
         return {name: float(found[chosen].mean()) for name, chosen in members.items()}
@@ -147,7 +140,7 @@ def _scores(metric: TaskMetric, texts, references, members: Mapping[str, Sequenc
 
 
 def _columns(rows: Any, names: Sequence[str]) -> Any:
-    """The examples with no more columns than needed, if they are a data set: to decode all of them takes long."""
+    """Leave out other columns of a data set: to decode all of them takes long."""
     is_dataset = isinstance(rows, datasets.Dataset)
     return rows.select_columns([name for name in names if name in rows.column_names]) if is_dataset else rows
 
@@ -160,8 +153,7 @@ class TaskPredictions:
         label_ids (`np.ndarray` of shape `(num_examples,)`, *optional*):
             The classes; -1 for unparseable text; `None` for a free-form task.
         scores (`np.ndarray` of shape `(num_examples, num_labels)`, *optional*):
-            If labels were scored, the log-probability of each, with `length_normalize_scores` divided by its number
-            of tokens.
+            If labels were scored, their log-probabilities, with `length_normalize_scores` per token.
     """
 
     texts: list[str] | None = None
@@ -178,14 +170,14 @@ class TaskEvaluation:
     metrics: dict[str, float]
 
     def baseline_score(self, name: str) -> float | None:
-        """The score of `majority` or `chance`, see [`optimized_score`]; `None` if there is none."""
+        """Return the [`optimized_score`] of `majority` or `chance`; `None` if there is none."""
         spec = self.dataset.spec
         value = self.metrics.get(f"{name}_{spec.metric_to_optimize}")
         return None if value is None else optimized_score(spec, {spec.metric_to_optimize: value})
 
 
 def mean_score(evaluations: Iterable[TaskEvaluation]) -> float | None:
-    """The mean [`optimized_score`] over tasks, of the first data set of each that has one; `None` if none has."""
+    """Return the mean [`optimized_score`] of the first scored data set of each task; `None` if there is none."""
     scores: dict[str, float] = {}
     for evaluation in evaluations:
         spec = evaluation.dataset.spec

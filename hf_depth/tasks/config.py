@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +79,8 @@ class TaskConfig:
         """Return the config that [`~TaskConfig.to_dict`] wrote."""
         try:
             known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
-            entries = [dict(entry) for entry in known.pop("tasks").values()]
-            for entry in entries:
-                entry.pop("submission_rows", None)  # of models that earlier states of this package have saved
-            return cls(tasks=tuple(TaskSpec(**entry) for entry in entries), **known)
+            tasks = tuple(TaskSpec(**entry) for entry in known.pop("tasks").values())
+            return cls(tasks=tasks, **known)
         except (AttributeError, KeyError, TypeError) as error:  # the file was changed by hand
             raise UserError(f"a field is missing or wrong: {error}") from error
 
@@ -131,18 +129,6 @@ def _find(name_or_path: str | os.PathLike, file: str, **arguments: Any) -> str |
             f"There is no folder {str(name_or_path)!r}, and it cannot be loaded from the Hub: "
             f"{str(error).strip().partition(chr(10))[0]}"
         ) from error
-
-
-def merge_task_configs(configs: Sequence[TaskConfig]) -> TaskConfig | None:
-    """Merge the tasks of several configs into one; `None` if there is no config or they prepare inputs differently."""
-    if not configs:
-        return None
-    tasks = list(dict.fromkeys(task for config in configs for task in config.tasks))
-    options = {name: values for config in configs for name, values in config.loader_options.items()}
-    merged = {replace(config, tasks=tuple(tasks[:1]), loader_options={}) for config in configs}
-    if len(merged) > 1 or len({task.full_name for task in tasks}) < len(tasks):
-        return None
-    return replace(configs[0], tasks=tuple(tasks), loader_options=options)
 
 
 def prompt_format(task: TaskSpec) -> str:

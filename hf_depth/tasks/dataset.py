@@ -12,7 +12,7 @@ from transformers import DataCollatorForSeq2Seq
 
 from ..errors import UserError, listed
 from .config import TaskConfig
-from .rows import check_class_order
+from .reading import check_class_order
 from .spec import UNLABELED, TaskSpec
 
 COLLATED_COLUMNS = ("input_ids", "labels", "num_cut_tokens", "index")

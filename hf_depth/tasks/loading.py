@@ -6,17 +6,27 @@ To add a loader, write a function in `tasks/loaders/` (and a dataclass if it tak
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from datasets import Dataset
 
-from ..data.files import check_held_out, without_format
+from ..data.files import without_format
 from ..errors import UserError, listed, suggestion
 from .loaders import disco_eval, discourse, natural_instructions
+from .reading import (
+    INSTANCE_COLUMN,
+    READERS,
+    RowReader,
+    TaskFiles,
+    check_rows,
+    joined,
+    load_hub_splits,
+    read_files,
+    read_splits,
+    split_files,
+)
 from .registry import get_task
-from .rows import INSTANCE_COLUMN, check_rows, joined, read_splits
-from .sources import TaskFiles, file_argument, load_hub_splits, read_files, split_files
 from .spec import TaskSpec
 
 NewExamples = Iterable[Mapping[str, Any]] | Iterable[str] | Dataset | str | os.PathLike
@@ -37,18 +47,15 @@ class Loader:
         options (`type`, *optional*): the dataclass of its options.
         counts_tokens (`bool`, *optional*, defaults to `False`): whether the examples depend on `length`.
         find_files (`Callable`, *optional*):
-            Returns the files of each split, called as `find_files(spec, files)`. No file may serve both training and
-            evaluation, nor two tasks.
-        read_new (`Callable`, *optional*): reads files of new examples, with the arguments of [`read_files`].
-        complete (`Callable`, *optional*): makes a new example, called as `complete(example, spec, options, length)`.
+            Returns the files of each split, called as `find_files(spec, files)`. No file may serve two tasks.
+        new_readers (`Mapping`, *optional*): reads files of new examples, see [`read_files`].
     """
 
     load: Callable[..., dict[str, Dataset]]
     options: type = NoOptions
     counts_tokens: bool = False
     find_files: Callable[..., Mapping[str, Sequence[str]]] | None = None
-    read_new: Callable[..., Dataset] = read_files
-    complete: Callable[..., Mapping[str, Any]] | None = None
+    new_readers: Mapping[str, RowReader] = field(default_factory=lambda: READERS)
 
     @property
     def option_names(self) -> list[str]:
@@ -57,25 +64,22 @@ class Loader:
 
 def load_tables(spec: TaskSpec, files: TaskFiles, options: Any = None, **_: Any) -> dict[str, Dataset]:
     """Return the examples of files with a column for each text and one for the label, or of a data set on the Hub."""
-    if files.are_named:
+    if files.names:
         return read_splits(spec, split_files(spec, files), files.cache_dir)
     return {
-        split: check_rows(rows, spec, f"{spec.path}, split {split!r}", split not in spec.test_splits, True)
+        split: check_rows(rows, spec, split, f"{spec.path}, split {split!r}", allow_empty_texts=True)
         for split, rows in load_hub_splits(spec, files.cache_dir).items()
     }
 
 
-_DISCO_EVAL: dict[str, Any] = {"find_files": disco_eval.find_files, "read_new": disco_eval.read_new}
+_DISCO_EVAL: dict[str, Any] = {"find_files": disco_eval.find_files, "new_readers": disco_eval.NEW_READERS}
 
 LOADERS: dict[str, Loader] = {
     "table": Loader(load_tables, find_files=split_files),
     "disco_eval": Loader(disco_eval.load, **_DISCO_EVAL),
     "disco_eval_pairs": Loader(disco_eval.load_pairs, **_DISCO_EVAL),
     "natural_instructions": Loader(
-        natural_instructions.load,
-        natural_instructions.NaturalInstructionsOptions,
-        counts_tokens=True,
-        complete=natural_instructions.complete_example,
+        natural_instructions.load, natural_instructions.NaturalInstructionsOptions, counts_tokens=True
     ),
     "discourse": Loader(discourse.load, discourse.DiscourseOptions),
     "python_modules": Loader(discourse.load_passages, discourse.PythonModulesOptions, find_files=split_files),
@@ -105,18 +109,13 @@ def load_task(
             Counts the tokens of a text, see `TaskPreprocessor.length`. Some loaders leave out what does not fit.
         file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
 
-    Returns the examples of each split by its name, see [`tasks.rows.check_rows`]. Raises `ValueError` if something is
-    wrong with files, columns, texts, labels or options. The message names the file and the line or row.
+    Returns the examples of each split by its name, see [`tasks.reading.check_rows`]. Raises `ValueError` if something
+    is wrong with files, columns, texts, labels or options. The message names the file and the line or row.
     """
     spec = get_task(task) if isinstance(task, str) else task
     files = replace(files or TaskFiles(), **file_arguments)
-    loader = get_loader(spec)
-    if loader.find_files is not None:
-        held_out = loader.find_files(spec, files)
-        trained = held_out.pop(spec.train_split, ())
-        check_held_out(trained, [(file_argument(spec, split), names) for split, names in held_out.items()])
     options = build_options([spec], options)[spec.loader]
-    return loader.load(spec, files, options, split_seed=split_seed, length=length)
+    return get_loader(spec).load(spec, files, options, split_seed=split_seed, length=length)
 
 
 def get_loader(spec: TaskSpec) -> Loader:
@@ -165,64 +164,51 @@ def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str], TaskFiles]]
                 )
 
 
-def read_new_examples(
-    examples: NewExamples,
-    spec: TaskSpec,
-    *,
-    options: Mapping[str, Any] | Any | None = None,
-    length: Callable[[str], int] | None = None,
-    cache_dir: str | None = None,
-) -> dict[str, list[str]]:
+def read_new_examples(examples: NewExamples, spec: TaskSpec, cache_dir: str | None = None) -> dict[str, list[str]]:
     """
     Return the texts of new examples, column by column, as they are read in training. Other columns are left out.
 
     Args:
         examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
             Examples with the text columns of the task or its `column_aliases`. A list of texts is joined. If the task
-            has one text column, an example may be a plain text. A path is a file as for training, or a glob. For
-            Natural Instructions, an example may have `input` and fields of its task file, such as `Definition`.
-        options, length, cache_dir: as for [`load_task`].
+            has one text column, an example may be a plain text. A path is a file as for training, or a glob.
+        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
 
     >>> from hf_depth import get_task
     >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))
     {'sentence1': ['It rains.'], 'sentence2': ['It is wet.']}
     """
-    loader, place = get_loader(spec), "Example"
-    options = build_options([spec], options)[spec.loader]
+    place = "Example"
     if isinstance(examples, Mapping | Set):
         raise UserError(
             "`examples` must be a list of examples, such as `[example]`, a Dataset, a DataFrame or a file, got "
             f"{type(examples).__name__}."
         )
     if isinstance(examples, str | os.PathLike):
-        place = f"{os.fspath(examples)}, row (from 0)"
-        examples = loader.read_new("examples", [os.fspath(examples)], spec, cache_dir)
-    if hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # a pandas.DataFrame
+        name = os.fspath(examples)
+        place = f"{name}, row (from 0)"
+        examples = read_files("examples", [name], spec, cache_dir, get_loader(spec).new_readers)
+    if isinstance(examples, Dataset):
+        examples = without_format(examples)
+    elif hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # a pandas.DataFrame
         examples = examples.to_dict("records")
-    texts: dict[str, list[str]] = {column: [] for column in spec.text_column_name}
+    columns: dict[str, list[str]] = {column: [] for column in spec.text_column_name}
     instances = []
-    for number, row in enumerate(without_format(examples) if isinstance(examples, Dataset) else examples):
-        if isinstance(row, str) and len(texts) == 1:
-            row = dict.fromkeys(texts, row)
+    for number, row in enumerate(examples):
+        if isinstance(row, str) and len(columns) == 1:
+            row = dict.fromkeys(columns, row)
         if not isinstance(row, Mapping):
             raise UserError(
-                f"{place} {number} must be a dictionary with the columns {listed(texts)}, got {row!r:.80}."
+                f"{place} {number} must be a dictionary with the columns {listed(columns)}, got {row!r:.80}."
             )
-        row = row if loader.complete is None else loader.complete(row, spec, options, length)
-        for column in texts:
-            texts[column].append(_new_text(row, column, spec, f"{place} {number}"))
-        instances.append(row.get(INSTANCE_COLUMN))
-    has_instances = loader.complete is not None and any(instances)
-    return {**texts, INSTANCE_COLUMN: instances} if has_instances else texts
-
-
-def _new_text(row: Mapping[str, Any], column: str, spec: TaskSpec, place: str) -> str:
-    """Return the text of a column, which is found by its name or else by an alias."""
-    names = [column, *(alias for alias, own in spec.column_aliases.items() if own == column)]
-    name = next((name for name in names if name in row), None)
-    if name is None:
-        raise UserError(f"{place} has no column {column!r}. The columns are: {listed(row)}.")
-    text = joined(row[name])
-    if not isinstance(text, str):
-        raise UserError(f"{place}: the column {name!r} must hold text, but holds {text!r:.80}.")
-    return text
+        for column, texts in columns.items():
+            names = [column, *(alias for alias, own in spec.column_aliases.items() if own == column)]
+            name = next((name for name in names if name in row), None)
+            if name is None:
+                raise UserError(f"{place} {number} has no column {column!r}. The columns are: {listed(row)}.")
+            texts.append(joined(row[name]))
+            if not isinstance(texts[-1], str):
+                raise UserError(f"{place} {number}: the column {name!r} must hold text, but holds {texts[-1]!r:.80}.")
+        instance = row.get(INSTANCE_COLUMN)
+        instances.append(instance if isinstance(instance, str) else "")
+    return {INSTANCE_COLUMN: instances} | columns if any(instances) else columns

@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.sentences import get_sentence_splitter
 from ..data.tokenization import SENTENCE_TOKENS, TextEncoder, eosen_token_id, layout_document, sentence_token_ids
 from ..errors import UserError
-from .rows import INSTANCE_COLUMN, check_class_order
-from .sources import ROWS_VERSION
+from .reading import INSTANCE_COLUMN, ROWS_VERSION, check_class_order
 from .spec import TaskSpec
 
 
@@ -217,16 +216,17 @@ def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str,
     Count the `examples` of [`prepare_task`], their input `tokens`, those that were too long (`cut_examples`), tokens
     cut off (`tokens_cut`), target tokens among these (`target_tokens_cut`), and `unknown_tokens` in inputs.
     """
-    counts = dict.fromkeys(("examples", "tokens", "cut_examples", "tokens_cut", "target_tokens_cut"), 0)
-    for batch in rows.with_format("arrow").iter(batch_size=10_000):
-        counts["examples"] += len(batch)
-        counts["tokens"] += pc.sum(pc.list_value_length(batch["input_ids"])).as_py()
-        counts["cut_examples"] += pc.sum(pc.greater(batch["num_cut_tokens"], 0)).as_py()
-        counts["tokens_cut"] += pc.sum(batch["num_cut_tokens"]).as_py()
-        counts["target_tokens_cut"] += pc.sum(batch["num_cut_target_tokens"]).as_py()
-        if unk_token_id is not None:
-            unknown = pc.sum(pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id), min_count=0).as_py()
-            counts["unknown_tokens"] = counts.get("unknown_tokens", 0) + unknown
+    table = rows.with_format("arrow")[:]
+    counts = {
+        "examples": len(table),
+        "tokens": pc.sum(pc.list_value_length(table["input_ids"])).as_py(),
+        "cut_examples": pc.sum(pc.greater(table["num_cut_tokens"], 0)).as_py(),
+        "tokens_cut": pc.sum(table["num_cut_tokens"]).as_py(),
+        "target_tokens_cut": pc.sum(table["num_cut_target_tokens"]).as_py(),
+    }
+    if unk_token_id is not None:
+        unknown = pc.equal(pc.list_flatten(table["input_ids"]), unk_token_id)
+        counts["unknown_tokens"] = pc.sum(unknown).as_py()
     return counts
 
 

@@ -19,9 +19,8 @@ from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
 from .loading import build_options, check_own_files, get_loader, load_task
 from .preprocessing import TaskPreprocessor, prepare_task, task_statistics
+from .reading import TaskFiles, check_rows, file_argument
 from .registry import get_task, training_tasks
-from .rows import check_rows
-from .sources import TaskFiles, file_argument
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -31,11 +30,7 @@ UNKNOWN_TOKENS_TO_REPORT = 0.01  # the share of all tokens above which there is 
 
 @dataclass
 class LoadedTask:
-    """
-    The splits of one task.
-
-    `examples` have the columns of the task. `prepared` are the same as token ids, after [`TaskSplits.prepare`].
-    """
+    """The splits of a task: `examples` with its columns, `prepared` the same as token ids."""
 
     spec: TaskSpec
     examples: dict[str, Dataset]
@@ -151,8 +146,8 @@ class TaskSplits:
             options (`Mapping` or a dataclass, *optional*): of the loaders, see [`load_task`].
             sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
             seed, split_seed (`int`, *optional*, default to 42):
-                `seed` chooses the examples of `max_train_samples`, targets among references, and the mixture;
-                `split_seed` all else, so that a score is of the same examples whatever the seed of training.
+                `seed` chooses the examples of `max_train_samples`, targets among references, and the mixture.
+                `split_seed` chooses all else, so a score is of the same examples whatever the seed of training.
             main_process_first (`Callable`): of the `TrainingArguments`, if several processes load the same data.
 
         Raises `ValueError` if required data is missing or wrong, see [`load_task`], or no loader has an option.
@@ -169,26 +164,23 @@ class TaskSplits:
         specs = [*trained, *(task for task in tested if task not in trained)]
         options = build_options(specs, options, sentence_language=sentence_language)
         splits = cls([], files, sentence_language, seed, split_seed, main_process_first, options)
-        splits._load(specs, purposes)
-        return splits
-
-    def _load(self, specs: Sequence[TaskSpec], purposes: Sequence["_Purpose"]) -> None:
         plans = []
         for task in specs:
             used = [purpose for purpose in purposes if task in purpose.tasks]
-            own = replace(self.files, **{purpose.file: None for purpose in purposes if purpose not in used})
+            own = replace(files, **{purpose.file: None for purpose in purposes if purpose not in used})
             used = [purpose for purpose in used if purpose.is_wanted is not False]
             plans.append((task, {split: purpose for purpose in used for split in purpose.splits_of(task)}, own))
         check_own_files(plans)
         for task, needed, own in plans:
             if needed:
-                load = partial(self._load_task, task, needed, own)
-                self.parts.append(LoadedTask(task, load(), load=load if get_loader(task).counts_tokens else None))
-        loaded = {split for part in self.parts for split in part.examples}
+                load = partial(splits._load_task, task, needed, own)
+                splits.parts.append(LoadedTask(task, load(), load=load if get_loader(task).counts_tokens else None))
         for purpose in purposes:
-            wanted = {split for task in purpose.tasks for split in purpose.splits_of(task)}
-            if purpose.is_wanted and not wanted & loaded:
+            if purpose.is_wanted and not any(
+                part.examples.keys() & purpose.splits_of(part.spec) for part in splits.parts
+            ):
                 raise UserError(f"`do_{purpose.name}`: no task has such data. Name `{purpose.file}`, or leave it out.")
+        return splits
 
     def _load_task(
         self,
@@ -223,15 +215,11 @@ class TaskSplits:
         """
         Make the splits of a task from data sets, checked as [`load_task`] checks them.
 
-        Args:
-            datasets (`Mapping[str, Dataset]`):
-                Maps the names of the task's splits (usually `train`, `validation`, `test`) to data sets with the
-                columns of the task, such as a `DatasetDict`.
-            task, max_source_length, max_target_length, sentence_language, seed: as for [`~TaskSplits.load`].
+        `datasets` maps the names of the task's splits (usually `train`, `validation`, `test`) to data sets with the
+        columns of the task, such as a `DatasetDict`. For the other arguments see [`~TaskSplits.load`].
 
-        Raises:
-            `TypeError`: if `datasets` does not map names to `datasets.Dataset`.
-            `ValueError`: if the task has no such split or label, a column is missing, or a text is empty.
+        Raises `TypeError` if `datasets` does not map names to `datasets.Dataset`; `ValueError` if the task has no such
+        split or label, a column is missing, or a text is empty.
         """
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
         (spec,) = _specs([task], lengths)
@@ -244,7 +232,7 @@ class TaskSplits:
             if split not in spec.splits:
                 near = suggestion(split, spec.splits, "splits")
                 raise UserError(f"`datasets`: the task {spec.full_name!r} has no split {split!r}.{near}")
-            examples[split] = check_rows(dataset, spec, f"split {split!r}", needs_labels=split not in spec.test_splits)
+            examples[split] = check_rows(dataset, spec, split)
         return cls([LoadedTask(spec, examples)], None, sentence_language, seed)
 
     # ---- Prepare ----------------------------------------------------------------------------------------------------
@@ -268,22 +256,21 @@ class TaskSplits:
 
         `statistics` and the log tell how many examples were too long and how many tokens are unknown. Returns itself.
         """
-        self._tokenizer = tokenizer
-        self.statistics = {}
+
+        def preprocessor(spec: TaskSpec, seed: int) -> TaskPreprocessor:
+            language = self.sentence_language
+            return TaskPreprocessor(tokenizer, spec, sentence_tokens, sentence_language=language, seed=seed)
+
+        self._tokenizer, self.statistics = tokenizer, {}
         for part in self.parts:
             if part.load is not None:
-                language = self.sentence_language
-                counter = TaskPreprocessor(tokenizer, part.spec, sentence_tokens, sentence_language=language)
-                part.examples = part.load(length=counter.length)
+                part.examples = part.load(length=preprocessor(part.spec, self.seed).length)
             for split, examples in part.examples.items():
-                seed = self.seed if split == part.spec.train_split else self.split_seed
-                preprocessor = TaskPreprocessor(
-                    tokenizer, part.spec, sentence_tokens, sentence_language=self.sentence_language, seed=seed
-                )
-                self._sentence_tokens = preprocessor.sentence_tokens
                 name = f"{self._name(part.spec)} {split}"
+                own = preprocessor(part.spec, self.seed if split == part.spec.train_split else self.split_seed)
+                self._sentence_tokens = own.sentence_tokens
                 with self._main_process_first(desc=f"preparing {name}"):
-                    prepared = prepare_task(examples, preprocessor, num_proc, overwrite_cache, f"Preparing {name}")
+                    prepared = prepare_task(examples, own, num_proc, overwrite_cache, f"Preparing {name}")
                 self.statistics[name] = task_statistics(prepared, tokenizer.unk_token_id)
                 # A collator of the user's own would pass this column on to the model.
                 part.prepared[split] = prepared.remove_columns("num_cut_target_tokens").with_format("numpy")
@@ -299,14 +286,20 @@ class TaskSplits:
     def train_dataset(
         self, mixing_maximum: int = 65_536, mixing_temperature: float = 1.0, seed: int | None = None
     ) -> Dataset:
-        """Return the prepared training examples. Several tasks are mixed, see [`mix_tasks`] and [`mixing_rates`]."""
+        """
+        Return the prepared training examples. Several tasks are mixed at random, see [`mixing_rates`].
+
+        A mixture ends when every example has occurred at least once. Smaller tasks are repeated.
+        """
         self._check_prepared()
-        trained = [part for part in self.parts if part.spec.train_split in part.prepared]
-        if not trained:
+        parts = [part.prepared[part.spec.train_split] for part in self.parts if part.spec.train_split in part.prepared]
+        if not parts:
             raise UserError("No task has training data: name `train_file`, or do not train.")
+        if len(parts) == 1:
+            return parts[0]
+        rates = mixing_rates([len(examples) for examples in parts], mixing_maximum, mixing_temperature)
         seed = self.seed if seed is None else seed
-        examples = [part.prepared[part.spec.train_split] for part in trained]
-        return mix_tasks(examples, seed, mixing_maximum, mixing_temperature)
+        return interleave_datasets(parts, probabilities=rates, seed=seed, stopping_strategy="all_exhausted")
 
     def eval_dataset(self) -> TaskDataset | dict[str, TaskDataset] | None:
         """
@@ -352,7 +345,7 @@ class TaskSplits:
     @property
     def hub_datasets(self) -> list[str]:
         """The names of the data sets on the Hub; empty if the data was read from files."""
-        if self.files.are_named:
+        if self.files.names:
             return []
         return sorted({task.path for task in self.tasks if task.path and is_hub_name(task.path)})
 
@@ -431,18 +424,6 @@ def _report(name: str, statistics: Mapping[str, int]) -> None:
             f"{name}: {statistics['unknown_tokens'] / statistics['tokens']:.1%} of the tokens are unknown to the "
             "tokenizer (`<unk>`): does it fit the language? Take another tokenizer."
         )
-
-
-def mix_tasks(parts: Sequence[Dataset], seed: int, maximum: int = 65_536, temperature: float = 1.0) -> Dataset:
-    """
-    Mix the training examples of several tasks into one data set. Tasks are drawn at random, see [`mixing_rates`].
-
-    The data set ends when every example has occurred at least once. Smaller tasks are repeated.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    rates = mixing_rates([len(examples) for examples in parts], maximum, temperature)
-    return interleave_datasets(list(parts), probabilities=rates, seed=seed, stopping_strategy="all_exhausted")
 
 
 def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float = 1.0) -> list[float]:

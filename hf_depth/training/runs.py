@@ -411,10 +411,10 @@ class FineTuningRun(Run):
         args: TaskTrainingArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: TaskSplits
     ) -> None:
         """Instead of fine-tuning, fit small classifiers on the embeddings of a model, which is not changed."""
-        from ..evaluation.probing import run_probe
+        from ..evaluation.probing import probe_tasks
 
         steps = {"do_eval": args.do_eval, "do_predict": args.do_predict}
-        run_probe(model, tokenizer, splits, args.probe_options, output_dir=args.output_dir, seed=args.seed, **steps)
+        probe_tasks(model, tokenizer, splits, args.probe_options, output_dir=args.output_dir, seed=args.seed, **steps)
 
     def train(self, trainer: TaskTrainer, statistics: Mapping[str, int]) -> None:
         super().train(trainer, {"examples": len(trainer.train_dataset), **statistics})

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..evaluation.label_scoring import check_finite_scores, score_labels
 from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
-from ..tasks.config import TaskConfig, merge_task_configs
+from ..tasks.config import TaskConfig
 from ..tasks.dataset import DataCollatorForTasks, TaskDataset
 from ..tasks.preprocessing import encode_labels
 from ..tasks.spec import check_prediction_mode
@@ -131,8 +131,8 @@ class TaskTrainer(DepthTrainer):
     def _complete_task_config(self, task_config: TaskConfig | None) -> TaskConfig | None:
         """What is saved with the model: how examples are prepared, and how these arguments predict them."""
         if task_config is None:
-            datasets = by_name(self.eval_dataset).values()
-            task_config = merge_task_configs([data.config for data in datasets if getattr(data, "config", None)])
+            configs = {getattr(data, "config", None) for data in by_name(self.eval_dataset).values()}
+            task_config = configs.pop() if len(configs) == 1 else None
         if task_config is None:
             if self.train_dataset is not None:
                 logger.warning(

@@ -1,11 +1,12 @@
 """Probes: the features of each task, how the classifier is chosen, baselines, and what is left untouched."""
 
 import copy
+import tempfile
 from dataclasses import replace
 
 import numpy as np
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from datasets import Dataset
 from sklearn.linear_model import LogisticRegression
 
@@ -205,21 +206,20 @@ class ProbeTaskTest(parameterized.TestCase):
         self.assertEqual(with_random_weights(model.to(torch.bfloat16), 1).dtype, torch.bfloat16)
 
 
-class ProbeTasksTest(parameterized.TestCase):
+class RunProbeTest(parameterized.TestCase):
     def test_a_task_without_training_data_is_predicted_by_the_probe_of_another(self):
-        rows = {"premise": SENTENCES[:9], "hypothesis": SENTENCES[1:10], "label": [0, 1, 2] * 3}
-        mnli, ax = get_task("glue/mnli"), get_task("glue/ax")
-        splits = TaskSplits.from_datasets(
-            mnli, {name: Dataset.from_dict(rows) for name in ("train", "validation_matched", "test_matched")}
+        rows = Dataset.from_dict({"premise": SENTENCES[:9], "hypothesis": SENTENCES[1:10], "label": [0, 1, 2] * 3})
+        mnli, ax, folder = (
+            get_task("glue/mnli"),
+            get_task("glue/ax"),
+            self.enter_context(tempfile.TemporaryDirectory()),
         )
-        splits.parts += TaskSplits.from_datasets(ax, {"test": Dataset.from_dict(rows)}).parts
-        found = probe_tasks(tiny_model("t5"), tiny_tokenizer(), splits, do_eval=False)
+        names = ("train", "validation_matched", "test_matched")
+        splits = TaskSplits.from_datasets(mnli, dict.fromkeys(names, rows))
+        splits.parts += TaskSplits.from_datasets(ax, {"test": rows}).parts
+        found = probe_tasks(tiny_model("t5"), tiny_tokenizer(), splits, output_dir=folder, do_eval=False)
         keys = [evaluation.dataset.key for evaluation in found]
         self.assertEqual(keys, [("glue", "mnli", "test_matched"), ("glue", "ax", "test")])
         del splits.parts[0]
         with self.assertRaisesRegex(ValueError, "Task 'glue/ax' has no training examples"):
-            probe_tasks(tiny_model("t5"), tiny_tokenizer(), splits)
-
-
-if __name__ == "__main__":
-    absltest.main()
+            probe_tasks(tiny_model("t5"), tiny_tokenizer(), splits, output_dir=folder)

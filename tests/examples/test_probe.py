@@ -66,11 +66,11 @@ class RunProbeTest(parameterized.TestCase):
 
     def test_the_flags_of_the_probe_reach_it(self):
         flags = "--probe_layer 0 --probe_pooling mean --probe_normalization whiten --probe_read_together true"
-        with mock.patch("hf_depth.evaluation.probing.run_probe") as run_probe:
+        with mock.patch("hf_depth.evaluation.probing.probe_tasks") as probe_tasks:
             self.probe(flags=flags + " --per_device_eval_batch_size 3")
         expected = ProbeOptions(layer=0, pooling="mean", read_together=True, normalization="whiten", batch_size=3)
-        self.assertEqual(run_probe.call_args.args[3], expected)
-        self.assertEqual(run_probe.call_args.kwargs["do_predict"], False)
+        self.assertEqual(probe_tasks.call_args.args[3], expected)
+        self.assertEqual(probe_tasks.call_args.kwargs["do_predict"], False)
 
     @parameterized.parameters(
         ({"flags": "--do_train false"}, "probe needs `do_train`: it is fitted on the training examples"),

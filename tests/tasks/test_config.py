@@ -10,7 +10,6 @@ from hf_depth.tasks.config import (
     TASK_CONFIG_FILE,
     TaskConfig,
     find_task_config,
-    merge_task_configs,
     prompt_format,
 )
 from tiny_tasks import QUESTIONS
@@ -41,13 +40,6 @@ class TaskConfigTest(parameterized.TestCase):
         config.save_pretrained(self.folder)
         self.assertEqual(TaskConfig.from_pretrained(self.folder), config)
         self.assertEqual(TaskConfig.from_pretrained(self.folder).tasks[0].labels, task.labels)
-
-    def test_a_file_of_an_earlier_state_is_read(self):
-        config = TaskConfig((get_task("glue/rte"),), sentence_tokens=True)
-        values = json.loads(json.dumps(config.to_dict()))
-        values["tasks"]["glue/rte"]["submission_rows"] = {"test": 3000}
-        self.write(json.dumps(values))
-        self.assertEqual(TaskConfig.from_pretrained(self.folder), config)
 
     def test_the_file_names_no_folder_of_this_machine(self):
         data = Path(self.folder, "secret", "texts")
@@ -87,11 +79,3 @@ class TaskConfigTest(parameterized.TestCase):
         self.write(content)
         with self.assertRaisesRegex(ValueError, f"task_config.json of {self.folder} cannot be read: .*{message}"):
             find_task_config(self.folder)
-
-    def test_tasks_that_were_prepared_alike_are_merged(self):
-        rte, questions = get_task("glue/rte"), QUESTIONS
-        one, other = TaskConfig((rte,), True), TaskConfig((questions,), True)
-        self.assertIsNone(merge_task_configs([]))
-        self.assertEqual(merge_task_configs([one, other, one]), TaskConfig((rte, questions), True))
-        self.assertIsNone(merge_task_configs([one, replace(other, sentence_language="de")]))
-        self.assertIsNone(merge_task_configs([one, replace(one, tasks=(replace(rte, max_source_length=9),))]))

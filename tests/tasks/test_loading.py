@@ -1,17 +1,13 @@
 """Each task has its loader, each loader its options; new examples are read as those to train on."""
 
-import json
-from dataclasses import asdict
-
 from absl.testing import parameterized
 from datasets import Dataset
 
 from hf_depth.tasks.loaders.discourse import DiscourseOptions
-from hf_depth.tasks.loaders.natural_instructions import NaturalInstructionsOptions, prompt
 from hf_depth.tasks.loading import build_options, load_task, read_new_examples
+from hf_depth.tasks.reading import TaskFiles
 from hf_depth.tasks.registry import as_task, get_task
-from hf_depth.tasks.sources import TaskFiles
-from tiny_tasks import ENTRY, RTE, RTE_EXAMPLES, WRITERS, TaskFilesTestCase, as_jsonl, write_natural_instructions
+from tiny_tasks import ENTRY, RTE, RTE_EXAMPLES, WRITERS, TaskFilesTestCase, as_jsonl
 
 TONE = as_task(ENTRY | {"column_aliases": {"text": "review", "body": "review"}}, "tests", "tone")
 TEXTS = {name: [row[name] for row in RTE_EXAMPLES] for name in RTE.text_column_name}
@@ -112,20 +108,9 @@ class LoadersTest(TaskFilesTestCase):
         with self.assertRaisesRegex(ValueError, "line 1: expected a label and"):
             read_new_examples(self.write("bad.txt", "One text.\n"), task, cache_dir=cache)
 
-    def test_natural_instructions_get_their_prompt(self):
-        write_natural_instructions(self.folder / "ni", ["Call me Ishmael."])
-        content = json.loads((self.folder / "ni" / "tasks" / "task1_repeat.json").read_text())
-        spec = get_task("natural_instructions")
-        options = NaturalInstructionsOptions(num_pos_examples=1)
-        example = {name: content[name] for name in ("Definition", "Positive Examples")} | {"input": "Call me Ishmael."}
-        expected = prompt(content, "Call me Ishmael.", num_pos_examples=1)
-        for examples in ([example], Dataset.from_list([example])):
-            found = read_new_examples(examples, spec, options=asdict(options))
-            self.assertEqual(found["prompt"], [expected])
-            self.assertTrue(expected.endswith(found["instance"][0]))
+    def test_a_prompt_of_natural_instructions_keeps_its_instance(self):
+        spec, row = get_task("natural_instructions"), {"prompt": "Repeat. Input: A.", "instance": "Input: A."}
+        expected = {name: [text] for name, text in row.items()}
+        for examples in ([row | {"task": "t"}], Dataset.from_list([row])):
+            self.assertEqual(read_new_examples(examples, spec), expected)
         self.assertEqual(read_new_examples([{"prompt": "Repeat."}], spec), {"prompt": ["Repeat."]})
-        short = read_new_examples([example], spec, options=options, length=lambda text: len(text) * 20)
-        self.assertEqual(short["prompt"], [prompt(content, "Call me Ishmael.", num_pos_examples=0)])
-        for fields in ({"Definition": None}, {"Positive Examples": [{"input": "A."}]}):
-            with self.assertRaisesRegex(ValueError, "needs the fields of its task's file.*(Definition|output)"):
-                read_new_examples([example | fields], spec)

@@ -15,24 +15,15 @@ from huggingface_hub import hf_hub_download
 
 from ...data.files import open_file
 from ...errors import UserError, listed
-from ..rows import joined, read_splits
-from ..sources import READERS, TABLES, RowReader, TaskFiles, read_files, split_files, tab_separated
+from ..reading import READERS, TABLES, RowReader, TaskFiles, joined, read_splits, split_files, tab_separated
 from ..spec import UNLABELED, TaskSpec
 
 # The folder of a task's published files, by its `config_name`.
 FOLDERS = {
-    "SSPabs": "SSP/abs",
-    "SParxiv": "SP/arxiv",
-    "SProcstory": "SP/rocstory",
-    "SPwiki": "SP/wiki",
-    "BSOarxiv": "BSO/arxiv",
-    "BSOrocstory": "BSO/rocstory",
-    "BSOwiki": "BSO/wiki",
-    "DCchat": "DC/chat",
-    "DCwiki": "DC/wiki",
-    "PDTB-E": "PDTB/Explicit",
-    "PDTB-I": "PDTB/Implicit",
-    "RST": "RST",
+    **{"SSPabs": "SSP/abs", "SParxiv": "SP/arxiv", "SProcstory": "SP/rocstory", "SPwiki": "SP/wiki"},
+    **{"BSOarxiv": "BSO/arxiv", "BSOrocstory": "BSO/rocstory", "BSOwiki": "BSO/wiki"},
+    **{"DCchat": "DC/chat", "DCwiki": "DC/wiki"},
+    **{"PDTB-E": "PDTB/Explicit", "PDTB-I": "PDTB/Implicit", "RST": "RST"},
 }
 _PICKLED = {"RST": ("RST_TRAIN.pkl", "RST_DEV.pkl", "RST_TEST.pkl")}
 _TEXT_FILES = ("train.txt", "valid.txt", "test.txt")
@@ -97,6 +88,7 @@ def _row(spec: TaskSpec, place: str, label: Any, texts: Sequence[str]) -> dict[s
 
 
 _READERS = READERS | {".txt": labeled_rows, ".pkl": pickle_rows}
+NEW_READERS = _READERS | {".txt": new_rows}
 
 
 def load(
@@ -107,7 +99,7 @@ def load(
     RST) or from tables. Without files, the published ones are downloaded from the Hub. `text_rows` reads a .txt file.
     """
     paths = find_files(spec, files) or _download(spec, files.cache_dir)
-    return read_splits(spec, paths, files.cache_dir, _READERS | {".txt": text_rows}, not files.are_named)
+    return read_splits(spec, paths, files.cache_dir, _READERS | {".txt": text_rows}, not files.names)
 
 
 # For tasks that predict the order of two sentences: .txt files may hold pairs in the right order, without labels.
@@ -115,16 +107,11 @@ load_pairs = partial(load, text_rows=pair_rows)
 
 
 def find_files(spec: TaskSpec, files: TaskFiles) -> dict[str, list[str]]:
-    """Return the files of each split, see [`tasks.sources.split_files`]. The published folders are known."""
+    """Return the files of each split, see [`tasks.reading.split_files`]. The published folders are known."""
     folder = FOLDERS.get(spec.config_name)
     # RST is published for Python 2 and 3, with the same text.
     folders = [f"{root}{folder}{end}" for root in ("", "data/") for end in ("/py3", "")] if folder else []
     return split_files(spec, files, (*TABLES, ".txt", ".pkl"), folders)
-
-
-def read_new(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str | None = None) -> Dataset:
-    """Return the examples of files to predict. A line of a .txt file may lack the label."""
-    return read_files(argument, names, spec, cache_dir, _READERS | {".txt": new_rows})
 
 
 def _download(spec: TaskSpec, cache_dir: str | None) -> dict[str, list[str]]:

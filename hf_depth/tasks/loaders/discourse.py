@@ -10,9 +10,8 @@ import hashlib
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ from ...data.corpus import HELD_OUT_PERCENTAGE, hold_out, load_corpus
 from ...data.sentences import LINES, SentenceSplitter, get_sentence_splitter
 from ...errors import UserError, listed
 from ...ranges import AT_LEAST_ONE, Range, check_ranges
-from ..rows import read_splits
-from ..sources import TaskFiles, keep_rows, kept_splits, named_generator, split_files
+from ..reading import TaskFiles, file_argument, keep_rows, kept_splits, named_generator, read_splits, split_files
 from ..spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -41,56 +39,79 @@ _NO_END = frozenset(",:;、，：；/\\@#%&*")
 
 
 @dataclass(frozen=True)
-class DiscourseOptions:
+class PythonModulesOptions:
     """
-    The options of the loader of discourse tasks.
+    The options of the loader of passages from Python's documentation.
+
+    Args:
+        test_split_percentage (`float`, *optional*, defaults to 5):
+            The share of documents for the test, if there is no test file. A model that was pre-trained on the same
+            documents has not read them, if its `validation_split_percentage` is not smaller.
+    """
+
+    test_split_percentage: float = HELD_OUT_PERCENTAGE
+
+    def __post_init__(self):
+        check_ranges(self, {"test_split_percentage": TEST_PERCENTAGES})
+
+
+@dataclass(frozen=True)
+class DiscourseOptions(PythonModulesOptions):
+    """
+    The options of the loader of discourse tasks: those of [`PythonModulesOptions`], and these.
 
     Args:
         text_column (`str`, *optional*, defaults to `"text"`): the column with the documents.
         sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
         max_examples_per_document (`int`, *optional*, defaults to 20):
             `None` for no limit. A document gives at least one example of every label.
-        test_split_percentage (`float`, *optional*, defaults to 5):
-            The share of documents for the test, if there is no test file. A model that was pre-trained on the same
-            documents has not read them, if its `validation_split_percentage` is not smaller.
     """
 
     text_column: str = "text"
     sentence_language: str = "en"
     max_examples_per_document: int | None = 20
-    test_split_percentage: float = HELD_OUT_PERCENTAGE
 
     def __post_init__(self):
-        check_ranges(self, {"max_examples_per_document": AT_LEAST_ONE, "test_split_percentage": TEST_PERCENTAGES})
+        super().__post_init__()
+        check_ranges(self, {"max_examples_per_document": AT_LEAST_ONE})
         get_sentence_splitter(self.sentence_language)  # raises if the language is unknown
 
 
 Sentences = Sequence[str]
 Example = tuple[list[str], int]  # sentences and their label
-Draw = Callable[[np.random.Generator], Sentences]  # draws a window of another document
 
 
-def sentence_position(window: Sentences, draw_other: Draw, rng: np.random.Generator) -> list[Example]:
+def sentence_position(window: Sentences, *_: Any) -> list[Example]:
     """
     Return one example for each sentence, moved to the front. The label is the place that it came from.
 
-    >>> sentence_position(["a", "b", "c"], None, None)
+    >>> sentence_position(["a", "b", "c"])
     [(['a', 'b', 'c'], 0), (['b', 'a', 'c'], 1), (['c', 'a', 'b'], 2)]
     """
     return [([window[i], *window[:i], *window[i + 1 :]], i) for i in range(len(window))]
 
 
-def sentence_ordering(window: Sentences, draw_other: Draw, rng: np.random.Generator) -> list[Example]:
+def sentence_ordering(window: Sentences, *_: Any) -> list[Example]:
     """Return the sentences in their order (label 1) and in reverse (label 0)."""
     return [(list(window), 1), (list(reversed(window)), 0)]
 
 
-def discourse_coherence(window: Sentences, draw_other: Draw, rng: np.random.Generator) -> list[Example]:
+def discourse_coherence(
+    window: Sentences, windows: Sequence[list[Sentences]], index: int, rng: np.random.Generator
+) -> list[Example]:
     """
     Return the sentences as they are (label 1), and with an inner one replaced by that of another document (label 0).
+
+    `windows` are those of each document, and `index` is the document of `window`. All others are equally likely.
     """
-    # It comes from the same place in its window, so the place gives no hint.
-    other = draw_other(rng)
+    if len(windows) == 1:
+        raise UserError(
+            "The task needs a sentence of another document, but only one document of a split has enough sentences. "
+            "Add documents, or name a file for each split. (In a text file, blank lines separate documents.)"
+        )
+    others = windows[(index + rng.integers(1, len(windows))) % len(windows)]
+    # The sentence comes from the same place in its window, so the place gives no hint.
+    other = others[rng.integers(len(others))]
     place = rng.integers(1, len(window) - 1)
     return [(list(window), 1), ([*window[:place], other[place], *window[place + 1 :]], 0)]
 
@@ -126,15 +147,9 @@ def load(
         raise UserError(
             f"Task {spec.name!r}: `config_name` must be one of {listed(DISCOURSE_TASKS)}, got {spec.config_name!r}."
         )
-    paths = split_files(spec, files, DOCUMENT_SUFFIXES)
-    documents = {
-        "train_file": paths.get(spec.train_split),
-        "validation_file": paths.get(next(iter(spec.validation_splits), None)),
-        "test_file": paths.get(next(iter(spec.test_splits), None)),
-    }
     arguments = {
         "spec": spec,
-        "documents": _documents(documents, options, files.cache_dir, split_seed),
+        "documents": _documents(spec, files, options, split_seed),
         "options": options,
         "seed": split_seed,
         "splitter": get_sentence_splitter(options.sentence_language),
@@ -145,16 +160,16 @@ def load(
     return {split: splits[split] for split in ("train", "validation", "test") if split in splits}
 
 
-def _documents(
-    files: Mapping[str, list[str] | None], options: DiscourseOptions, cache_dir: str | None, split_seed: int
-) -> dict[str, Dataset]:
+def _documents(spec: TaskSpec, files: TaskFiles, options: PythonModulesOptions, split_seed: int) -> dict[str, Dataset]:
     """Return the documents of each split, `test` and `validation` first."""
-    corpus = load_corpus(**files, text_column=options.text_column, validation_split_percentage=0, cache_dir=cache_dir)
+    text_column = getattr(options, "text_column", "text")
+    paths = split_files(spec, files, DOCUMENT_SUFFIXES)
+    named = {file_argument(spec, split): names for split, names in reversed(paths.items())}
+    corpus = load_corpus(**named, text_column=text_column, validation_split_percentage=0, cache_dir=files.cache_dir)
     if "train" in corpus and "validation" not in corpus:
-        percentages = {"validation": VALIDATION_PERCENTAGE}
-        if "test" not in corpus:
-            percentages = {"test": options.test_split_percentage, **percentages}
-        corpus |= hold_out(corpus["train"], percentages, split_seed, options.text_column)
+        percentages = {"test": options.test_split_percentage, "validation": VALIDATION_PERCENTAGE}
+        percentages = {split: share for split, share in percentages.items() if split not in corpus}
+        corpus |= hold_out(corpus["train"], percentages, split_seed, text_column)
     return {split: corpus[split] for split in ("test", "validation", "train") if split in corpus}
 
 
@@ -246,34 +261,12 @@ def _examples(
         number = len(chosen) if limit is None else max(1, limit // spec.num_labels)  # whole windows: balanced labels
         if number < len(chosen):
             chosen = [chosen[i] for i in sorted(rng.choice(len(chosen), number, replace=False))]
-        draw_other = partial(_window_of_another, windows_of_all, index)
         for window in chosen:
-            for sentences, label in DISCOURSE_TASKS[spec.config_name](window, draw_other, rng):
+            for sentences, label in DISCOURSE_TASKS[spec.config_name](window, windows_of_all, index, rng):
                 yield sentences, label, document
 
 
-def _window_of_another(windows: list[list[tuple[str, ...]]], index: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """Return a window of another document. All documents are equally likely."""
-    if len(windows) == 1:
-        raise UserError(
-            "The task needs a sentence of another document, but only one document of a split has enough sentences. "
-            "Add documents, or name a file for each split. (In a text file, blank lines separate documents.)"
-        )
-    others = windows[(index + rng.integers(1, len(windows))) % len(windows)]
-    return others[rng.integers(len(others))]
-
-
 # ---- Passages of Python's documentation -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PythonModulesOptions:
-    """The options of the loader of passages from Python's documentation, see [`DiscourseOptions`]."""
-
-    test_split_percentage: float = HELD_OUT_PERCENTAGE
-
-    def __post_init__(self):
-        check_ranges(self, {"test_split_percentage": TEST_PERCENTAGES})
 
 
 def load_passages(
@@ -284,16 +277,14 @@ def load_passages(
 
     No document and no passage is in two splits, but a module may be.
     """
-    if files.are_named:
+    if files.names:
         return read_splits(spec, split_files(spec, files), files.cache_dir)
-    corpus = load_corpus(validation_split_percentage=0, cache_dir=files.cache_dir)["train"]
-    percentages = {"test": options.test_split_percentage, "validation": VALIDATION_PERCENTAGE}
-    documents = hold_out(corpus, percentages, split_seed)
+    documents = _documents(spec, files, options, split_seed)
     label_of = {name: label for label, name in spec.labels.items()}
     splits, seen = {}, set()
-    for split in ("test", "validation", "train"):
+    for split, rows_of_split in documents.items():
         texts: dict[str, list[str]] = {source: [] for source in label_of}
-        for document in documents[split]:
+        for document in rows_of_split:
             if document["source"] in label_of:
                 texts[document["source"]].append(document["text"])
         rows = {

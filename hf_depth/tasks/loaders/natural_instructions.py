@@ -11,7 +11,7 @@ import json
 import os
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,12 @@ from datasets import Dataset, Features, List, Value
 from ...data.files import file_version
 from ...errors import UserError, listed
 from ...ranges import AT_LEAST_ONE, NOT_NEGATIVE, check_ranges
-from ..sources import TaskFiles, keep_rows, kept_splits, named_generator
+from ..reading import TaskFiles, keep_rows, kept_splits, named_generator
 from ..spec import TaskSpec
 
 # Validation takes at most so many instances of a training task, and at most this share of them.
 MAX_VALIDATION_INSTANCES, MAX_VALIDATION_SHARE = 10, 0.2
 NUM_CLOSING_TOKENS = 2  # `<eosen>` (DEPTH only) and `</s>` at the end of an input
-
-# The fields of a task's file that a prompt may show.
-TASK_FIELDS = ("Name", "Definition", "Positive Examples", "Negative Examples")
 
 # The five kinds of training prompts of Tk-Instruct, see `tk_instruct`.
 TK_INSTRUCT_PROMPTS = (
@@ -47,7 +44,7 @@ class NaturalInstructionsOptions:
 
     Args:
         add_task_definition, num_pos_examples, num_neg_examples, add_explanation, add_task_name:
-            What a prompt shows, see [`prompt`].
+            What a [`prompt`] shows.
         tk_instruct (`bool`, *optional*, defaults to `False`):
             Give each training instance one of `TK_INSTRUCT_PROMPTS`, chosen by `split_seed` and its id.
         max_num_instances_per_task, max_num_instances_per_eval_task (`int`, *optional*, default to 100):
@@ -64,26 +61,18 @@ class NaturalInstructionsOptions:
     max_num_instances_per_eval_task: int | None = 100
 
     def __post_init__(self):
-        names = [item.name for item in fields(self)]
-        check_ranges(self, {name: AT_LEAST_ONE for name in names if name.startswith("max_")})
-        check_ranges(self, {name: NOT_NEGATIVE for name in names if name.startswith("num_")})
+        names = ("max_num_instances_per_task", "max_num_instances_per_eval_task")
+        check_ranges(self, dict.fromkeys(names, AT_LEAST_ONE))
+        check_ranges(self, dict.fromkeys(("num_pos_examples", "num_neg_examples"), NOT_NEGATIVE))
 
-    @property
-    def prompt(self) -> dict[str, Any]:
-        """The arguments of [`prompt`]."""
-        names = ("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name")
-        return {name: getattr(self, name) for name in names}
+
+_EVERYTHING = NaturalInstructionsOptions(num_pos_examples=1000, num_neg_examples=1000)
 
 
 def prompt(
     task: Mapping[str, Any],
     instance_input: str,
-    *,
-    add_task_definition: bool = True,
-    num_pos_examples: int = 2,
-    num_neg_examples: int = 0,
-    add_explanation: bool = False,
-    add_task_name: bool = False,
+    options: NaturalInstructionsOptions,
     fits: Callable[[str], bool] | None = None,
 ) -> str:
     """
@@ -95,15 +84,15 @@ def prompt(
 
     >>> example = {"input": "1", "output": "2"}
     >>> task = {"Definition": ["Add one"], "Positive Examples": [example], "Negative Examples": []}
-    >>> prompt(task, "2", add_task_definition=False)
+    >>> prompt(task, "2", NaturalInstructionsOptions(add_task_definition=False))
     ' Positive Example 1 -\\nInput: 1.\\n Output: 2.\\n\\nNow complete the following example -\\nInput: 2.\\nOutput: '
     """
-    front = f"{task['Name']}. " if add_task_name else ""
-    front += f"{_closed('Definition: ' + _definition(task))}\n\n" if add_task_definition else ""
+    front = f"{task['Name']}. " if options.add_task_name else ""
+    front += f"{_closed('Definition: ' + _definition(task))}\n\n" if options.add_task_definition else ""
     instance = instance_text(instance_input)
-    for sign, number in (("Positive", num_pos_examples), ("Negative", num_neg_examples)):
+    for sign, number in (("Positive", options.num_pos_examples), ("Negative", options.num_neg_examples)):
         for index, example in enumerate(task[f"{sign} Examples"][:number], 1):
-            longer = front + _example(f" {sign} Example {index} -", example, add_explanation)
+            longer = front + _example(f" {sign} Example {index} -", example, options.add_explanation)
             if fits is not None and not fits(longer + instance):
                 break
             front = longer
@@ -113,29 +102,6 @@ def prompt(
 def instance_text(instance_input: str) -> str:
     """Return the end of a prompt, which holds the input to answer."""
     return f"Now complete the following example -\n{_closed(f'Input: {instance_input.strip()}')}\nOutput: "
-
-
-def complete_example(
-    example: Mapping[str, Any],
-    spec: TaskSpec,
-    options: NaturalInstructionsOptions,
-    length: Callable[[str], int] | None = None,
-) -> Mapping[str, Any]:
-    """Add a prompt to a new example that has an `input`, the fields of its task's file, and no prompt."""
-    (column,) = spec.text_column_name
-    if example.get(column) is not None or not isinstance(example.get("input"), str):
-        return example
-    task = {"Name": "", "Positive Examples": (), "Negative Examples": ()}
-    task |= {name: example[name] for name in TASK_FIELDS if example.get(name)}
-    end = instance_text(example["input"])
-    fits = _fits(end, spec.max_source_length, length)
-    try:
-        return {column: prompt(task, example["input"], **options.prompt, fits=fits), "instance": end}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(
-            f"An example of {spec.full_name!r} needs the fields of its task's file that the prompt shows, such as "
-            f"'Definition', or the whole prompt as {column!r}: {error!r}."
-        ) from error
 
 
 def load(
@@ -183,7 +149,7 @@ def read_task(path: str | os.PathLike) -> dict[str, Any]:
     path = Path(path)
     try:
         task = json.loads(path.read_text(encoding="utf-8")) | {"Name": path.stem}
-        prompt(task, "", num_pos_examples=None, num_neg_examples=None)  # raises if a field or a text is missing
+        prompt(task, "", _EVERYTHING)  # raises if a field or a text is missing
         task["Category"] = task["Categories"][0]
         for index, instance in enumerate(task["Instances"]):
             instance["input"] = instance["input"].strip()
@@ -265,21 +231,21 @@ def _rows(
     # The instances of a task share the start of their prompts.
     length = length and functools.lru_cache(maxsize=1024)(length)
     for split, task, instance in ((split, *pair) for split, pairs in chosen.items() for pair in pairs):
-        choices = options.prompt
+        own = options
         if options.tk_instruct and split == "train":
             kind = named_generator(seed, "tk_instruct", instance["id"]).integers(len(TK_INSTRUCT_PROMPTS))
-            choices |= TK_INSTRUCT_PROMPTS[kind]
+            own = replace(options, **TK_INSTRUCT_PROMPTS[kind])
         end = instance_text(instance["input"])
-        fits = _fits(end, spec.max_source_length, length)
+
+        def fits(text: str, end: str = end) -> bool:
+            return length(text.removesuffix(end)) + length(end) + NUM_CLOSING_TOKENS <= spec.max_source_length
+
         yield {
-            **{"prompt": prompt(task, instance["input"], **choices, fits=fits), "instance": end, "split": split},
-            **{"references": instance["output"], "id": instance["id"]},
-            **{"task": task["Name"], "category": task["Category"]},
+            "prompt": prompt(task, instance["input"], own, fits if length else None),
+            "instance": end,
+            "references": instance["output"],
+            "task": task["Name"],
+            "category": task["Category"],
+            "id": instance["id"],
+            "split": split,
         }
-
-
-def _fits(end: str, limit: int, length: Callable[[str], int] | None) -> Callable[[str], bool] | None:
-    """Return a function that says whether a prompt with this end is short enough, see [`prompt`]."""
-    if length is None:
-        return None
-    return lambda text: length(text.removesuffix(end)) + length(end) + NUM_CLOSING_TOKENS <= limit

@@ -26,8 +26,8 @@ from hf_depth.tasks.loaders.discourse import (
 )
 from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
+from hf_depth.tasks.reading import TaskFiles
 from hf_depth.tasks.registry import get_task
-from hf_depth.tasks.sources import TaskFiles
 from hf_depth.tasks.spec import TaskSpec
 
 

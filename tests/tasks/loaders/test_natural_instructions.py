@@ -18,8 +18,8 @@ from hf_depth.tasks.loaders.natural_instructions import (
     prompt,
 )
 from hf_depth.tasks.preprocessing import TaskPreprocessor
+from hf_depth.tasks.reading import TaskFiles
 from hf_depth.tasks.registry import get_task
-from hf_depth.tasks.sources import TaskFiles
 
 CAPITALS = {
     "Name": "task1_capitals",
@@ -59,7 +59,7 @@ GOLDEN = [
 class PromptTest(parameterized.TestCase):
     @parameterized.parameters(*zip(TK_INSTRUCT_PROMPTS, GOLDEN, strict=True))
     def test_each_kind_of_prompt_is_that_of_tk_instruct(self, choices, expected):
-        self.assertEqual(prompt(CAPITALS, "Chad", **choices), expected)
+        self.assertEqual(prompt(CAPITALS, "Chad", NaturalInstructionsOptions(**choices)), expected)
 
     @parameterized.parameters(" Chad\n", "Chad.")
     def test_white_space_and_a_missing_full_stop_are_put_right(self, text):
@@ -74,7 +74,8 @@ class PromptTest(parameterized.TestCase):
     )
     def test_examples_that_do_not_fit_are_left_out_and_nothing_else(self, num_too_many, expected):
         limit = len(DEFINITION + POSITIVE + NEGATIVE + END) - num_too_many
-        shown = prompt(CAPITALS, "Chad", num_neg_examples=2, fits=lambda text: len(text) <= limit)
+        options = NaturalInstructionsOptions(num_neg_examples=2)
+        shown = prompt(CAPITALS, "Chad", options, fits=lambda text: len(text) <= limit)
         self.assertEqual(shown, expected)
 
 
@@ -118,7 +119,7 @@ class SplitsTest(NaturalInstructionsTestCase):
         self.assertEqual(
             row,
             {
-                "prompt": prompt(CAPITALS, "Country 3 of task4_d"),
+                "prompt": prompt(CAPITALS, "Country 3 of task4_d", NaturalInstructionsOptions()),
                 "instance": instance_text("Country 3 of task4_d"),
                 "references": ["capital 3", "city 3"],
                 "task": "task4_d",
@@ -170,7 +171,8 @@ class OptionsTest(NaturalInstructionsTestCase):
         kinds = Counter()
         for row in splits["train"]:
             text = row["instance"].removeprefix("Now complete the following example -\nInput: ").split(".\nOutput")[0]
-            prompts = [prompt(CAPITALS, text, **choices) for choices in TK_INSTRUCT_PROMPTS]
+            kinds_of_prompt = [NaturalInstructionsOptions(**choices) for choices in TK_INSTRUCT_PROMPTS]
+            prompts = [prompt(CAPITALS, text, options) for options in kinds_of_prompt]
             kinds[prompts.index(row["prompt"])] += 1
         self.assertLen(kinds, 5)
         self.assertGreater(min(kinds.values()), 0.1 * len(splits["train"]))

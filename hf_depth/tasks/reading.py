@@ -1,0 +1,475 @@
+"""
+The examples of a task: [`TaskFiles`] names its files, [`split_files`] finds them, [`read_splits`] reads them, and
+[`check_rows`] gives them the columns of the task and checks each text and label once.
+"""
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Dataset, Features, List, Value, concatenate_datasets, load_dataset
+from datasets.exceptions import DatasetGenerationError
+
+from ..data.files import (
+    BUILDERS,
+    FILE_ARGUMENTS,
+    Files,
+    check_files_named,
+    check_held_out,
+    check_literal_name,
+    file_kind,
+    file_names,
+    file_version,
+    find_files,
+    is_local,
+    open_file,
+    without_format,
+)
+from ..data.reading import load_files
+from ..errors import UserError, listed, suggestion
+from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
+
+logger = logging.getLogger(__name__)
+
+# Part of the cache key of rows that are read, checked or prepared. Raise it when the same data may give others.
+ROWS_VERSION = 2
+
+INDEX = "idx"  # the number by which a benchmark's server knows an example
+INSTANCE_COLUMN = "instance"  # holds the end of a text; if the text is too long, it loses this end last
+
+# Yields the rows of a file, called as `read(file, spec)`.
+RowReader = Callable[[str, TaskSpec], Iterator[dict[str, Any]]]
+
+# The names that files use for the first word of a split, as patterns.
+_SPLIT_WORDS = {"train": "train", "validation": "validation|valid|dev|val", "test": "test"}
+_SHARD = r"-\d{5}-of-\d{5}(?:-[0-9a-f]{16})?"  # as in Parquet files of the Hub, some with a hash
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """
+    The files of a task. Without files, the task's data set on the Hub is read, or the default of its loader.
+
+    Args:
+        train_file, validation_file, test_file (`str` or `Sequence[str]`, *optional*):
+            Files or globs: json, jsonl, csv, tsv, parquet, or text as .gz. They have the columns of the task or its
+            `column_aliases`; for discourse tasks, they hold documents. If a task has several validation or test
+            splits, the file is the first of them.
+        dataset_dir (`str` or `os.PathLike`, *optional*):
+            A folder with files called `train`, `validation` (or `valid`, `dev`, `val`), `test`, `validation_matched`
+            and so on, or with a folder for each task, as of GLUE, DiscoEval (`SP/arxiv/valid.txt`) and the Hub.
+        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+    """
+
+    train_file: Files = None
+    validation_file: Files = None
+    test_file: Files = None
+    dataset_dir: str | os.PathLike | None = None
+    cache_dir: str | None = None
+
+    def __post_init__(self):
+        check_files_named(self._named())
+
+    def _named(self) -> dict[str, Files]:
+        return {argument: getattr(self, argument) for argument in (*FILE_ARGUMENTS, "dataset_dir")}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of the files without their folders, which may be published; empty if none is named."""
+        named = {argument: file_names(files) for argument, files in self._named().items()}
+        return {argument: ", ".join(Path(path).name for path in paths) for argument, paths in named.items() if paths}
+
+
+# ---- Find -----------------------------------------------------------------------------------------------------------
+
+
+def split_files(
+    spec: TaskSpec, files: TaskFiles, suffixes: Sequence[str] | None = None, folders: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """
+    Return the files of each split. A named file is the first split of its kind and replaces a file of the folder.
+
+    `suffixes` are the extensions to look for, by default those of tables; `folders` are further folders in
+    `dataset_dir`. Raises `ValueError` if files are missing or ambiguous.
+    """
+    named = {}
+    for argument in FILE_ARGUMENTS:
+        names = file_names(getattr(files, argument))
+        first = next((split for split in spec.splits if file_argument(spec, split) == argument), None)
+        if names and first is None:
+            advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
+            raise UserError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
+        if names:
+            named[first] = names
+    if not files.dataset_dir:
+        return named
+    in_folder = _files_in_folder(spec, Path(files.dataset_dir), suffixes or tuple(TABLES), folders)
+    for split, paths in in_folder.items():
+        names = [Path(path).name for path in paths]
+        wholes = {re.sub(_SHARD, "", name) for name in names}  # names of shards without their numbers
+        if split not in named and len(names) > 1 and (len(wholes) > 1 or wholes & {*names}):
+            raise UserError(
+                f"`dataset_dir`, split {split!r}: {Path(paths[0]).parent} has several files: {listed(names)}. Name "
+                f"those to take by `{file_argument(spec, split)}`."
+            )
+    return in_folder | named
+
+
+def file_argument(spec: TaskSpec, split: str) -> str:
+    """Return the argument that names the files of a split, for errors."""
+    if split == spec.train_split:
+        return "train_file"
+    return "validation_file" if split in spec.validation_splits else "test_file"
+
+
+def _files_in_folder(
+    spec: TaskSpec, root: Path, suffixes: Sequence[str], folders: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the files of each split in `root`, in one of the folders, or in a folder with the name of the task."""
+    if not root.is_dir():
+        raise UserError(f"`dataset_dir`: there is no folder {str(root)!r}.")
+    patterns = _file_patterns(spec, suffixes)
+    names = {_plain(spec.name), _plain(spec.config_name or spec.name)}
+    own = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and _plain(folder.name) in names]
+    for folder in [*(root / name for name in folders), *own, root]:
+        paths = [str(path) for path in sorted(folder.iterdir()) if path.is_file()] if folder.is_dir() else []
+        files = {split: list(filter(pattern.search, paths)) for split, pattern in patterns.items()}
+        if any(files.values()):
+            return {split: found for split, found in files.items() if found}
+    there = sorted(path.name + ("/" if path.is_dir() else "") for path in root.iterdir())
+    raise UserError(
+        f"`dataset_dir`: {root} has neither files of the task {spec.name!r}, such as train{suffixes[0]}, nor a folder "
+        f"{spec.name!r} with them (extensions: {', '.join(suffixes)}, each also with .gz). It holds: "
+        f"{listed(there[:20])}."
+    )
+
+
+def _file_patterns(spec: TaskSpec, suffixes: Sequence[str]) -> dict[str, re.Pattern]:
+    """Match the files of each split: `train.jsonl`, `dev_matched.tsv.gz`, `rte_train-00000-of-00002.parquet`."""
+    patterns, kinds = {}, set()
+    for split in spec.splits:
+        word, _, rest = split.partition("_")
+        stems = [f"(?:{_SPLIT_WORDS.get(word, re.escape(word))}){re.escape(f'_{rest}' if rest else '')}"]
+        kind = file_argument(spec, split).removesuffix("_file")
+        stems += [] if kind in kinds else [_SPLIT_WORDS[kind]]  # `dev` is the first validation split
+        stems += [re.escape(spec.name)] if len(spec.splits) == 1 else []  # such as AX.tsv
+        kinds.add(kind)
+        name = f"(?:{re.escape(spec.name)}_)?(?:{'|'.join(stems)})(?:{_SHARD})?"
+        endings = "|".join(map(re.escape, suffixes))
+        patterns[split] = re.compile(f"(?:^|[/\\\\]){name}(?:{endings})(?:\\.gz)?$", re.IGNORECASE)
+    return patterns
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case without punctuation: `"STS-B"` becomes `"stsb"`."""
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+# ---- Read -----------------------------------------------------------------------------------------------------------
+
+
+def tab_separated(file: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place and the cells of each line that is not blank. Only line feeds end a line."""
+    with open_file(file) as content:
+        for number, line in enumerate(content, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{file}, line {number}: it is not UTF-8 text: {error.reason}.") from error
+            if text.strip():
+                yield f"{file}, line {number}", text.split("\t")
+
+
+def tsv_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
+    """
+    Yield the rows of a tab-separated table. Quotation marks are plain characters, as in GLUE's own files.
+
+    A line with too many or too few cells is an error, unless the task's `file_defects` name such lines.
+    """
+    lines = list(tab_separated(file))
+    columns = lines[0][1] if lines else []
+    if spec.file_columns and not {*spec.text_column_name, *spec.column_aliases, spec.label_column_name} & {*columns}:
+        columns = list(spec.file_columns)
+    else:
+        del lines[:1]
+    num_broken = 0
+    for place, cells in lines:
+        if len(cells) == len(columns):
+            yield dict(zip(columns, cells, strict=True))
+        elif "broken_lines" in spec.file_defects:
+            num_broken += 1
+        else:
+            raise UserError(
+                f"{place}: it has {len(cells)} cells between tabs, but the columns are {len(columns)}: "
+                f"{listed(columns)}. Repair or remove the line."
+            )
+    if num_broken:
+        logger.warning(f"{file}: {num_broken:,} lines do not have {len(columns)} cells between tabs and are left out.")
+
+
+READERS: dict[str, RowReader] = {".tsv": tsv_rows}  # by extension; `load_files` reads the other tables
+TABLES = {suffix: kind for suffix, kind in BUILDERS.items() if kind != "text"} | {".tsv": ".tsv"}
+
+
+def read_files(
+    argument: str,
+    names: Sequence[str],
+    spec: TaskSpec,
+    cache_dir: str | None = None,
+    readers: Mapping[str, RowReader] = READERS,
+) -> Dataset:
+    """Read files of one kind; `readers` are for those that `datasets` cannot read. An error names file and line."""
+    files = find_files(argument, names)
+    kind = file_kind(argument, files, TABLES | {suffix: suffix for suffix in readers})
+    if kind not in readers:
+        return load_files(argument, files, cache_dir=cache_dir)
+    tables = []
+    for file in files:
+        version = (ROWS_VERSION, *(file_version(file) if is_local(file) else ()))
+        arguments = {"read": readers[kind], "file": file, "spec": spec, "version": version}
+        try:
+            tables.append(keep_rows(_rows_of_file, arguments, cache_dir=cache_dir))
+        except ValueError as error:
+            raise UserError(f"`{argument}`: {error}") from error
+    return concatenate_datasets(tables) if len(tables) > 1 else tables[0]
+
+
+def _rows_of_file(read: RowReader, file: str, spec: TaskSpec, version: tuple) -> Iterator[dict[str, Any]]:
+    row = None
+    for row in read(file, spec):
+        yield row
+    if row is None:
+        raise UserError(f"{file} has no rows.")
+
+
+def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, Dataset]:
+    """Return the splits of the task's data set on the Hub. Only test splits may be missing."""
+    files = "`train_file`, `validation_file`, `test_file` or `dataset_dir`"
+    if not spec.path:
+        raise UserError(f"The task {spec.name!r} names no data set on the Hub (`path`). Give its data by {files}.")
+    check_literal_name("path", spec.path)
+    source = f"{spec.path!r}" + (f", configuration {spec.config_name!r}," if spec.config_name else "")
+    try:
+        loaded = load_dataset(spec.path, spec.config_name, cache_dir=cache_dir)
+    except Exception as error:  # no network, no such data set, a loading script, …
+        raise UserError(
+            f"The data set {source} of the task {spec.name!r} cannot be loaded from the Hub: {error} Without a "
+            f"network, give its data by {files}."
+        ) from error
+    for split in filter(None, (spec.train_split, *spec.validation_splits)):
+        if split not in loaded:
+            raise UserError(
+                f"The data set {source} has no split {split!r}, but: {listed(loaded)}. Name its splits in the fields "
+                f"`train_split`, `validation_splits` and `test_splits` of the task {spec.name!r}, `[]` for none."
+            )
+    return {split: loaded[split] for split in spec.splits if split in loaded}
+
+
+# ---- Check ----------------------------------------------------------------------------------------------------------
+
+
+def read_splits(
+    spec: TaskSpec,
+    files: Mapping[str, Sequence[str]],
+    cache_dir: str | None = None,
+    readers: Mapping[str, RowReader] = READERS,
+    allow_empty_texts: bool = False,
+) -> dict[str, Dataset]:
+    """Read the files of each split by [`read_files`] and check their examples by [`check_rows`]."""
+    held_out = [(file_argument(spec, split), names) for split, names in files.items() if split != spec.train_split]
+    check_held_out(files.get(spec.train_split, ()), held_out)
+    splits = {}
+    for split, names in files.items():
+        rows = read_files(file_argument(spec, split), names, spec, cache_dir, readers)
+        splits[split] = check_rows(rows, spec, split, ", ".join(names), allow_empty_texts)
+    return splits
+
+
+def check_rows(
+    dataset: Dataset, spec: TaskSpec, split: str, place: str | None = None, allow_empty_texts: bool = False
+) -> Dataset:
+    """
+    Return examples with the columns of their task, each text and label checked.
+
+    Args:
+        dataset: examples with the columns of the task or its `column_aliases`. A list of texts is joined. A
+            `ClassLabel` is read by its names if these are the task's labels or their numbers.
+        split: a split of the task. Only in a test split, an example may be unlabeled or the label column missing.
+        place: where the examples come from, for errors.
+        allow_empty_texts: keep empty texts instead of raising, for data that the user cannot repair.
+
+    Returns:
+        The text columns of the task, its label column and `idx`. A label is the number of a class (int64), a number
+        to predict (float64), or a list of references; -1, -1.0 or no reference if the example is unlabeled. `idx` is
+        the column of the data or, without one, the place of the example.
+
+    Raises `ValueError` if something is wrong; the message names the place, the row and the column.
+    """
+    place = place or f"split {split!r}"
+    needs_labels = split not in spec.test_splits
+    dataset = _rename(without_format(dataset), spec)
+    for column in (*spec.text_column_name, *([spec.label_column_name] if needs_labels else ())):
+        if column not in dataset.column_names:
+            raise UserError(
+                f"{place}: the task {spec.name!r} needs a column {column!r}."
+                f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or name it in the task's "
+                "`text_column_name`, `label_column_name` or `column_aliases`."
+            )
+    if not len(dataset):
+        raise UserError(f"{place} has no rows.")
+    label = List(Value("string")) if spec.labels is None else Value("float64" if spec.is_regression else "int64")
+    texts = {column: Value("string") for column in spec.text_column_name}
+    checker = _RowChecker(
+        spec,
+        place,
+        needs_labels=needs_labels,
+        allow_empty_texts=allow_empty_texts or "empty_texts" in spec.file_defects,
+        class_names=_class_names(dataset, spec, place),
+        is_numbered=_has_row_numbers(dataset),
+    )
+    return dataset.map(
+        checker,
+        batched=True,
+        with_indices=True,
+        remove_columns=dataset.column_names,
+        features=Features({**texts, spec.label_column_name: label, INDEX: Value("int64")}),
+        desc=f"Checking {place}",
+    )
+
+
+@dataclass(frozen=True)
+class _RowChecker:
+    """Gives a batch of rows the columns of the task. Raises if a text or a label is wrong."""
+
+    spec: TaskSpec
+    place: str
+    needs_labels: bool
+    allow_empty_texts: bool
+    class_names: list[str] | None
+    is_numbered: bool
+    version: int = ROWS_VERSION
+
+    def __call__(self, batch: Mapping[str, list], indices: Sequence[int]) -> dict[str, list]:
+        spec = self.spec
+        rows = {column: [joined(text) for text in batch[column]] for column in spec.text_column_name}
+        labels = []
+        for row, index in enumerate(indices):
+            try:
+                for column, texts in rows.items():
+                    texts[row] = self._text(texts[row], column)
+                label = batch[spec.label_column_name][row] if spec.label_column_name in batch else None
+                if self.class_names is not None and not is_unlabeled(label):
+                    label = self.class_names[label]
+                labels.append(spec.read_label(label))
+                if self.needs_labels and labels[-1] in ([], UNLABELED):
+                    raise UserError(f"the column {spec.label_column_name!r} holds {label!r}, which is no label.")
+            except ValueError as error:
+                raise UserError(f"{self.place}, row {index} (the first is row 0): {error}") from None
+        numbers = map(whole_number, batch[INDEX]) if self.is_numbered else indices
+        return rows | {spec.label_column_name: labels, INDEX: list(numbers)}
+
+    def _text(self, text: Any, column: str) -> str:
+        if not isinstance(text, str | None):
+            raise UserError(f"the column {column!r} must hold text, but holds {text!r:.80}.")
+        if not (text and text.strip()) and not self.allow_empty_texts:
+            raise UserError(f"the column {column!r} is empty. Fill in its text, or remove the row.")
+        return text or ""
+
+
+def joined(text: Any) -> Any:
+    """Return a list of texts as one text; anything else as it is."""
+    is_list = isinstance(text, list | tuple) and all(isinstance(part, str) for part in text)
+    return " ".join(text) if is_list else text
+
+
+def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
+    """Raise `ValueError` on a `ClassLabel` that [`check_rows`] has not read, with other numbers than the task's."""
+    feature = dataset.features.get(spec.label_column_name)
+    for number, name in enumerate(getattr(feature, "names", None) or ()):
+        if spec.parse(name) not in (number, UNPARSED):
+            raise UserError(
+                f"The column {spec.label_column_name!r} is a ClassLabel in which {number} is {name!r}, but in the "
+                f"task {spec.name!r} it is {spec.labels.get(number)!r}. `TaskSplits.from_datasets` reads the names."
+            )
+
+
+def _rename(dataset: Dataset, spec: TaskSpec) -> Dataset:
+    """Rename columns by the task's aliases. A column that already has the task's name wins over an alias."""
+    names = {}
+    for alias, column in spec.column_aliases.items():
+        # GLUE's MNLI files call the premise "sentence1". This is an alias only if there is no column "premise".
+        if alias in dataset.column_names and column not in (*dataset.column_names, *names.values()):
+            names[alias] = column
+    return dataset.rename_columns(names)
+
+
+def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | None:
+    """Return the names by which to read a `ClassLabel`; `None` if there is none, or its names say nothing."""
+    column = spec.label_column_name
+    feature = dataset.features.get(column)
+    if not isinstance(feature, ClassLabel) or feature.names is None:
+        return None
+    names = [name for name in feature.names if not is_unlabeled(name)]
+    foreign = [name for name in names if spec.parse(name) == UNPARSED]
+    if not spec.is_classification or not foreign or all(whole_number(name) in spec.labels for name in names):
+        return feature.names
+    message = (
+        f"{place}: the column {column!r} is a ClassLabel with the names {listed(feature.names)}, of which "
+        f"{listed(foreign)} are no labels of the task {spec.name!r}. These are: {listed(spec.labels.values())}."
+    )
+    if len(foreign) < len(names):
+        raise UserError(f"{message} Rename the classes, or change the task's `labels`.")
+    logger.warning(f"{message} The numbers are taken for those of the task. If this is wrong, rename the classes.")
+    return None
+
+
+def _has_row_numbers(dataset: Dataset) -> bool:
+    """Return whether the column `idx` gives each row a number of its own."""
+    if INDEX not in dataset.column_names:
+        return False
+    numbers = set(map(whole_number, dataset[INDEX][:]))  # the slice reads the column at once, not row by row
+    return None not in numbers and len(numbers) == len(dataset)
+
+
+# ---- Make -----------------------------------------------------------------------------------------------------------
+
+
+def keep_rows(
+    rows: Callable[..., Iterator[Mapping]],
+    arguments: Mapping[str, Any],
+    features: Features | None = None,
+    cache_dir: str | None = None,
+) -> Dataset:
+    """
+    Return the rows of a generator as a data set in the cache. Equal arguments find the cached data set again.
+
+    `arguments` of the generator must not be lists, and must include the [`file_version`] of each file that is read.
+    """
+    try:
+        return Dataset.from_generator(rows, gen_kwargs=dict(arguments), features=features, cache_dir=cache_dir)
+    except DatasetGenerationError as error:
+        cause = error.__cause__ or error
+        raise UserError(str(cause)) from cause
+
+
+def kept_splits(rows: Dataset) -> dict[str, Dataset]:
+    """Return the rows of each split. The column `split` names them; the rows of a split stand together."""
+    names = rows["split"][:]
+    splits = {}
+    for name in dict.fromkeys(names):
+        start = names.index(name)
+        # `select` of a range keeps the memory-mapped rows, and so a stable cache key.
+        splits[name] = rows.select(range(start, start + names.count(name))).remove_columns("split")
+    return splits
+
+
+def named_generator(seed: int, *names: str) -> np.random.Generator:
+    """Return a random generator that depends only on the seed and the names, the same in every process."""
+    digest = hashlib.blake2b(" ".join((str(seed), *names)).encode(), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest))
