@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from common import make_config
 from torch import nn
 from transformers import PreTrainedModel, T5Config
 
@@ -41,8 +42,9 @@ KERNEL_CASES = (
     (257, 257, "causal"),
 )
 SENTENCE = 25  # tokens
+CONFIGS = {"depth": DepthConfig, "t5": T5Config}
 SIZE = {"vocab_size": 512, "d_model": 128, "d_kv": 64, "d_ff": 256, "num_heads": 2, "num_layers": 2}
-FIRST_SENTENCE_TOKEN, EOSEN = 460, 490
+FIRST_SENTENCE_TOKEN, EOSEN = 484, 504
 
 
 class Report:
@@ -189,16 +191,9 @@ def check_models(report: Report, device: torch.device, quick: bool) -> None:
 
 
 def make_model(kind: str, attention: str, device: torch.device) -> PreTrainedModel:
-    config_class = DepthConfig if kind == "depth" else T5Config
-    config = config_class(
-        **SIZE, feed_forward_proj="gated-gelu", dropout_rate=0.0, tie_word_embeddings=False, decoder_start_token_id=0
-    )
-    if kind == "depth":
-        config.first_sentence_token_id, config.eosen_token_id = FIRST_SENTENCE_TOKEN, EOSEN
-    config._attn_implementation = attention
     torch.manual_seed(0)
     model_class = DepthForConditionalGeneration if kind == "depth" else T5ForConditionalGeneration
-    return model_class(config).to(device).train()
+    return model_class(make_config(CONFIGS[kind], attention=attention, **SIZE)).to(device).train()
 
 
 def make_batch(kind: str, packed: bool, device: torch.device) -> dict[str, torch.Tensor]:

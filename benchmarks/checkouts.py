@@ -26,13 +26,8 @@ Collator = Callable[[Sequence[Example]], Mapping[str, Any]]
 
 def nanot5_model(path: Path, config: T5Config, bf16: bool) -> nn.Module:
     """
-    `MyT5` of a checkout. Its stacks get back two methods that transformers 5 has dropped.
-
-    Args:
-        path (`Path`): the folder of the checkout.
-        config (`T5Config`): changed, as the model does itself.
-        bf16 (`bool`): whether the model is to run under autocast to bfloat16. It then keeps its residual stream in
-            bfloat16, as its own script has it.
+    `MyT5` of a checkout, which changes `config`. Its stacks get back two methods that transformers 5 has dropped. With
+    `bf16`, for autocast to bfloat16, it keeps its residual stream in bfloat16, as its own script has it.
     """
     specification = importlib.util.spec_from_file_location("nanot5_model", path / "nanoT5/utils/t5_model.py")
     module = importlib.util.module_from_spec(specification)
@@ -62,9 +57,8 @@ def nanot5_optimizer(path: Path, parameters: Iterable[nn.Parameter]) -> torch.op
 
 def nanot5_collator(path: Path, tokenizer: PreTrainedTokenizerBase, noise: tuple[float, float], raw: int) -> Collator:
     """`DataCollatorForT5MLM` of a checkout, for texts of `raw` tokens; `noise`: density and mean length of a span."""
-    input_length, target_length = map(int, t5_input_and_target_lengths(raw, *noise))
-    module = _nanot5_utilities(path, "DataCollatorForT5MLM")
-    return module.DataCollatorForT5MLM(tokenizer, *noise, input_length, target_length, 0)
+    lengths = map(int, t5_input_and_target_lengths(raw, *noise))
+    return _nanot5_utilities(path, "DataCollatorForT5MLM").DataCollatorForT5MLM(tokenizer, *noise, *lengths, 0)
 
 
 def nanot5_preparation(path: Path, tokenizer: PreTrainedTokenizerBase, raw: int) -> Callable[[Example], Example]:
@@ -94,7 +88,9 @@ def published_depth_collator(
     sys.path.insert(0, str(path))
     sys.modules["encoder_decoder_utils.tokenizer_utils"] = SimpleNamespace(DepthTokenizer=object)
     module = importlib.import_module("encoder_decoder_utils.data_collator_utils")
-    sys.modules["encoder_decoder_utils.corruption"].np = NumpyWithNewshape("numpy")
+    # numpy 2.4 removed the argument `newshape`.
+    older = vars(np) | {"reshape": lambda array, newshape: np.reshape(array, newshape)}
+    sys.modules["encoder_decoder_utils.corruption"].np = SimpleNamespace(**older)
     sentences, eosen = sentence_token_ids(tokenizer).tolist(), eosen_token_id(tokenizer)
     sentinels = [f"<extra_id_{number}>" for number in range(len(sentinel_token_ids(tokenizer)))]
     stand_in = SimpleNamespace(
@@ -114,16 +110,6 @@ def published_depth_collator(
         return collator([published_layout(e, sentences, eosen, tokenizer.eos_token_id, length) for e in examples])
 
     return collate
-
-
-class NumpyWithNewshape(ModuleType):
-    """numpy with the argument `newshape` of `reshape`, which numpy 2.4 removed."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
-
-    def reshape(self, array: np.ndarray, newshape: tuple[int, ...]) -> np.ndarray:
-        return np.reshape(array, newshape)
 
 
 def published_layout(example: Example, sentence_tokens: list[int], eosen: int, eos: int, length: int) -> Example:

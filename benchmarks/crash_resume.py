@@ -16,6 +16,7 @@ script.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import math
@@ -27,12 +28,12 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,6 +56,7 @@ STREAMED_KINDS = ("stream", "packed", "mixture", "packed_mixture")
 PRETRAINED_KINDS = MAP_KINDS + STREAMED_KINDS
 KINDS = dict.fromkeys(PRETRAINED_KINDS, "pretrain_t5") | {"tasks": "fine_tune_t5"}
 MIXTURE = "name=texts,weight=0.6,train_file={0}/texts.txt name=more,weight=0.4,train_file={0}/more.txt"
+FORK = multiprocessing.get_context("fork")
 SCRIPTS: dict[str, ModuleType] = {}  # imported once, before the forks
 KILLS_PER_RUN = 3
 TIME_LIMIT = 600.0  # seconds, of one start
@@ -136,10 +138,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         log = data / "data.log"
-        if wait(start({0: {}}, lambda: write_data(data), log)) != 0:
+        if wait(start(lambda _: write_data(data), log)) != 0:
             sys.exit(log.read_text())
         # Not daemons, unlike the processes of `multiprocessing.Pool`: workers of a data loader are their children.
-        with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        with ProcessPoolExecutor(args.jobs, mp_context=FORK) as pool:
             trials = [
                 pool.submit(try_setting, setting, kills, data, random.Random(f"{args.seed} {setting}"), args.keep)
                 for setting, kills in zip(settings, shares, strict=True)
@@ -226,24 +228,22 @@ def kill_and_restart(
     """Start a run until it ends by itself, and kill it up to `kills` times."""
     counts = {"kills": 0, "saves": 0}
     while True:
-        pids = launch(setting, data, run)
-        if counts["kills"] == kills:
-            code = wait(pids)
-            return counts if code == 0 else counts | {"problem": f"exit status {code}: {last_line(run)}"}
+        processes = launch(setting, data, run)
         delay_in_save = rng.uniform(0, 0.02) if rng.random() < 0.5 else None
-        if wait_for_moment(pids, run, rng.uniform(0, duration), delay_in_save):  # the run ended before
-            code = wait(pids)
+        last = counts["kills"] == kills
+        if last or wait_for_moment(processes, run, rng.uniform(0, duration), delay_in_save):
+            code = wait(processes)
             return counts if code == 0 else counts | {"problem": f"exit status {code}: {last_line(run)}"}
-        kill(pids)
+        kill(processes)
         counts["kills"] += 1
         counts["saves"] += (run / UNFINISHED_FOLDER).is_dir()
 
 
-def wait_for_moment(pids: list[int], run: Path, delay: float, delay_in_save: float | None) -> bool:
+def wait_for_moment(processes: list[ForkProcess], run: Path, delay: float, delay_in_save: float | None) -> bool:
     """Wait until a random moment, on request one inside the next save after it; whether the run ended before."""
     unfinished = run / UNFINISHED_FOLDER
     moment = time.monotonic() + delay
-    while not has_ended(pids):
+    while all(process.is_alive() for process in processes):
         if time.monotonic() >= moment and delay_in_save is None:
             return False
         if time.monotonic() >= moment and unfinished.is_dir():
@@ -260,118 +260,86 @@ def difference(run: Path, expected: Path) -> str | None:
     for name, values in wanted.items():
         if name not in found or not np.array_equal(found[name], values):
             return f"parameter {name} differs"
-    found, wanted = (logs(folder) for folder in (run, expected))
+    found, wanted = logs(run), logs(expected)
     for one, other in zip(found, wanted, strict=False):
-        if not are_equal(one, other):
+        # The mean loss of a run is added up in another order after a kill.
+        is_near = math.isclose(one.pop("train_loss", 0.0), other.pop("train_loss", 0.0), rel_tol=1e-6)
+        if one != other or not is_near:
             return f"logged {one} instead of {other}"
     return None if len(found) == len(wanted) else f"{len(found)} logs instead of {len(wanted)}"
-
-
-SINCE_LAST_LOG = ("loss", *TRAINING_METRICS)
-
-
-def are_equal(one: dict[str, float], other: dict[str, float]) -> bool:
-    """Whether two logs are the same; the mean loss of a run is added up in another order after a kill."""
-    if "train_loss" in one and "train_loss" in other:
-        one, other = dict(one), dict(other)
-        if not math.isclose(one.pop("train_loss"), other.pop("train_loss"), rel_tol=1e-6):
-            return False
-    return one == other
 
 
 def logs(run: Path) -> list[dict[str, float]]:
     """What a run logged, without speeds and without means since the last log."""
     history = json.loads((run / "trainer_state.json").read_text())["log_history"]
-    return [
-        {
-            name: value
-            for name, value in log.items()
-            if "per_second" not in name and "runtime" not in name and name not in SINCE_LAST_LOG
-        }
-        for log in history
-    ]
+    left_out = ("loss", *TRAINING_METRICS)
+
+    def is_kept(name: str) -> bool:
+        return name not in left_out and "per_second" not in name and "runtime" not in name
+
+    return [{name: value for name, value in log.items() if is_kept(name)} for log in history]
 
 
 # ---- Processes ------------------------------------------------------------------------------------------------------
 
 
-def launch(setting: Setting, data: Path, run: Path) -> list[int]:
-    """Start a run in as many processes as the setting has, as torchrun would; their ids, the group's first."""
-    environments = {0: {}}
+def launch(setting: Setting, data: Path, run: Path) -> list[ForkProcess]:
+    """Start a run in as many processes as the setting has, as torchrun would."""
     store = run.with_suffix(".store")
     store.unlink(missing_ok=True)  # of the start before, if that was killed
-    if setting.processes > 1:
-        shared = {"WORLD_SIZE": str(setting.processes), "LOCAL_WORLD_SIZE": str(setting.processes)}
-        environments = {i: shared | {"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(setting.processes)}
 
-    def run_script() -> None:
+    def run_script(rank: int) -> None:
         if setting.processes > 1:
+            number = str(setting.processes)
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            os.environ |= {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
             # By a file: a port that is free now may not be so when the group takes it.
-            place = {"rank": int(os.environ["RANK"]), "world_size": setting.processes}
+            place = {"rank": rank, "world_size": setting.processes}
             torch.distributed.init_process_group("gloo", init_method=f"file://{store}", **place)
         SCRIPTS[KINDS[setting.kind]].main(setting.flags(data, run))
 
-    return start(environments, run_script, run.with_suffix(".log"))
+    return start(run_script, run.with_suffix(".log"), setting.processes)
 
 
-def start(environments: Mapping[int, Mapping[str, str]], action: Callable[[], Any], log: Path) -> list[int]:
-    """Fork processes that run `action` in a process group of their own, write to `log`, and exit."""
+def start(action: Callable[[int], Any], log: Path, number: int = 1) -> list[ForkProcess]:
+    """Forks that run `action`, each in a process group of its own, and write to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    pids = []
-    for environment in environments.values():
-        pid = os.fork()
-        if pid == 0:
-            os.setpgid(0, pids[0] if pids else 0)
-            run_and_exit(environment, action, log)
-        os.setpgid(pid, pids[0] if pids else pid)  # here as well: whichever comes first
-        pids.append(pid)
-    return pids
+    log.write_text("")
 
-
-def run_and_exit(environment: Mapping[str, str], action: Callable[[], Any], log: Path) -> None:
-    code = 1
-    try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    def act(rank: int) -> None:
+        os.setpgid(0, 0)
+        output = os.open(log, os.O_WRONLY | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.environ.update(environment)
-        action()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        action(rank)
+
+    processes = [FORK.Process(target=act, args=(rank,)) for rank in range(number)]
+    for process in processes:
+        process.start()
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(process.pid, process.pid)  # here as well: whichever comes first
+    return processes
 
 
-def has_ended(pids: list[int]) -> bool:
-    """Whether a process has ended; it is not reaped, so that its id stays its own."""
-    return any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) for pid in pids)
-
-
-def wait(pids: list[int]) -> int:
+def wait(processes: list[ForkProcess]) -> int:
     """Wait for processes; 0 if all of them ended well. Like a launcher, kill the others if one did not."""
     limit = time.monotonic() + TIME_LIMIT
-    left, code = list(pids), 0
-    while left and not code:
-        for pid in list(left):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                left.remove(pid)
-                code = code or os.waitstatus_to_exitcode(status)
-        if time.monotonic() > limit:
-            code = signal.SIGALRM
+    while time.monotonic() < limit and not any(process.exitcode for process in processes):
+        if all(process.exitcode == 0 for process in processes):
+            return 0
         time.sleep(0.005)
-    if left:
-        kill(left, pids[0])
+    code = next((process.exitcode for process in processes if process.exitcode), signal.SIGALRM)
+    kill(processes)
     return code
 
 
-def kill(pids: list[int], group: int | None = None) -> None:
-    os.killpg(group or pids[0], signal.SIGKILL)
-    for pid in pids:
-        os.waitpid(pid, 0)
+def kill(processes: list[ForkProcess]) -> None:
+    """Kill processes, and the workers that they have started."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    for process in processes:
+        process.join()
 
 
 def last_line(run: Path) -> str:

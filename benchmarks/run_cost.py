@@ -1,36 +1,32 @@
 """
-What a pre-training run costs: steps, tokens, FLOPs, disk, and hours as a function of a measured rate.
+What a pre-training run costs: steps, tokens, FLOPs and disk of one that is planned; hours and speed of one that ended.
 
     python benchmarks/run_cost.py                                           # T5 v1.1 base, C4, the steps of the paper
     python benchmarks/run_cost.py --size small --global_batch 128 --max_steps 15000 --target_length 256
     python benchmarks/run_cost.py --examples_per_second 80 160              # hours, by the rate that you measured
+    python benchmarks/run_cost.py --run runs/speedrun/run --target_loss 1.953 --leaderboard runs/leaderboard.jsonl
 
 A rate is that of the whole run, all devices together: `train_samples_per_second` in `all_results.json` of a run. An
 upper limit of it, without data and communication, is what `benchmarks/train_step.py` measures.
 
-FLOPs are those of the matrix products, two for each multiplication and addition; the backward pass takes twice those
-of the forward pass. That is the estimate of 6 FLOPs for each parameter and token (Kaplan et al. 2020, arXiv
-2001.08361, section 2.1), corrected for an encoder-decoder: the tokens of the encoder meet the parameters of the
-encoder and the keys and values of the cross-attention, those of the decoder the rest and the output head. The products
-of queries with keys and of weights with values, quadratic in the lengths, come on top (Chowdhery et al. 2022, arXiv
-2204.02311, appendix B). Masked positions are counted, recomputation (`--gradient_checkpointing`) is not.
+For a finished run (`benchmarks/speedrun.sh` makes one), the last command prints a row of a leaderboard. It has the
+hours of training until the first evaluation whose loss is at most the target. The time of evaluations is left out, and
+steps are taken to be equally long. The rate in TFLOP/s is that of the matrix products at full lengths.
 """
 
 import argparse
+import json
+import time
+from pathlib import Path
 
 import torch
-from transformers import T5Config
+import transformers
+from common import SIZES, make_config, training_flops
+from transformers import AutoConfig
+from transformers.trainer_utils import get_last_checkpoint
 
-from hf_depth.models.configuration_depth import DepthConfig
-from hf_depth.models.modeling_depth import DepthForConditionalGeneration
+import hf_depth
 
-# d_model, d_ff, layers of encoder and of decoder, heads: the published configurations of T5 v1.1.
-SIZES = {
-    "small": (512, 1024, 8, 6),
-    "base": (768, 2048, 12, 12),
-    "large": (1024, 2816, 24, 16),
-    "xl": (2048, 5120, 24, 32),
-}
 BYTES_OF_CHECKPOINT = 12  # float32 parameters and two moments of AdamW, for each parameter
 
 
@@ -46,91 +42,85 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--corpus_gigabytes", type=float, default=305.0, help="On disk, compressed. Default: C4 en.")
     parser.add_argument("--save_total_limit", type=int, default=3)
     parser.add_argument("--examples_per_second", type=float, nargs="*", default=[], help="Measured rates.")
+    parser.add_argument("--run", type=Path, help="The output_dir of a finished run, instead of all of the above.")
+    parser.add_argument("--target_loss", type=float, default=1.953, help="Of the validation split of the run.")
+    parser.add_argument("--leaderboard", type=Path, help="JSON lines, to which the row of the run is added.")
     return parser.parse_args()
 
 
-def depth_config(size: str) -> DepthConfig:
-    """T5 v1.1 of a size, with sentence tokens."""
-    d_model, d_ff, num_layers, num_heads = SIZES[size]
-    return DepthConfig(
-        vocab_size=32_128,
-        d_model=d_model,
-        d_kv=64,
-        d_ff=d_ff,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-        dropout_rate=0.0,
-        decoder_start_token_id=0,
-        first_sentence_token_id=32_100,
-        eosen_token_id=32_120,
-    )
-
-
-def training_flops(config: T5Config, source_length: int, target_length: int) -> int:
-    """
-    FLOPs of an example in training, forward and backward; of T5 and DEPTH alike, which differ in masks only.
-
-    >>> f"{training_flops(depth_config('base'), 512, 114):.2e}"
-    '4.26e+11'
-    """
-    inner = config.num_heads * config.d_kv
-    projection = config.d_model * inner  # of queries, of keys, of values, or of the output
-    feed_forward = (3 if config.is_gated_act else 2) * config.d_model * config.d_ff
-    source, target = source_length, target_length
-    encoder_layer = (4 * projection + feed_forward) * source + 2 * inner * source * source
-    decoder_layer = (
-        (4 * projection + 2 * projection + feed_forward) * target  # self-attention, cross-attention without:
-        + 2 * projection * source  # keys and values of the encoder's states
-        + 2 * inner * target * (target + source)
-    )
-    products = config.num_layers * encoder_layer + config.num_decoder_layers * decoder_layer
-    products += config.d_model * config.vocab_size * target
-    return 3 * 2 * products
-
-
-def num_parameters(config: DepthConfig) -> int:
+def print_plan(args: argparse.Namespace) -> None:
+    """What is to be known of a run, and hours by measured rates."""
+    config = make_config(hf_depth.DepthConfig, args.size)
     with torch.device("meta"):
-        return DepthForConditionalGeneration(config).num_parameters()
-
-
-def cost_table(args: argparse.Namespace, config: DepthConfig) -> list[tuple[str, str]]:
-    """What is to be known of a run, without any rate."""
-    parameters = num_parameters(config)
+        parameters = hf_depth.DepthForConditionalGeneration(config).num_parameters()
     flops = training_flops(config, args.source_length, args.target_length)
     examples = args.global_batch * args.max_steps
-    checkpoint = parameters * BYTES_OF_CHECKPOINT
-    return [
-        ("parameters", f"{parameters / 1e6:,.1f} M"),
-        ("tokens in a step", f"{args.global_batch * (args.source_length + args.target_length):,} with padding"),
-        ("tokens of text read", f"{examples * args.text_length / 1e9:,.1f} billion at most"),
-        ("passes over the corpus", f"{examples * args.text_length / args.corpus_tokens:,.2f}"),
-        ("steps of one pass", f"{args.corpus_tokens / args.text_length / args.global_batch:,.0f}"),
-        ("FLOPs of an example", f"{flops:.3g}"),
-        ("FLOPs of the run", f"{flops * examples:.3g}"),
-        ("disk: the corpus as published", f"{args.corpus_gigabytes:,.0f} GB"),
-        ("disk: token ids of one pass, two bytes each", f"{args.corpus_tokens * 2 / 1e9:,.0f} GB"),
-        ("disk: a checkpoint", f"{checkpoint / 1e9:,.2f} GB"),
-        (
-            f"disk: {args.save_total_limit} checkpoints and one being written",
-            f"{checkpoint * (args.save_total_limit + 1) / 1e9:,.1f} GB",
-        ),
-    ]
+    checkpoint = parameters * BYTES_OF_CHECKPOINT / 1e9
+    saves = f"{args.save_total_limit} checkpoints and one being written"
+    rows = {
+        "parameters": f"{parameters / 1e6:,.1f} M",
+        "tokens in a step": f"{args.global_batch * (args.source_length + args.target_length):,} with padding",
+        "tokens of text read": f"{examples * args.text_length / 1e9:,.1f} billion at most",
+        "passes over the corpus": f"{examples * args.text_length / args.corpus_tokens:,.2f}",
+        "steps of one pass": f"{args.corpus_tokens / args.text_length / args.global_batch:,.0f}",
+        "FLOPs of an example": f"{flops:.3g}",
+        "FLOPs of the run": f"{flops * examples:.3g}",
+        "disk: the corpus as published": f"{args.corpus_gigabytes:,.0f} GB",
+        "disk: token ids of one pass, two bytes each": f"{args.corpus_tokens * 2 / 1e9:,.0f} GB",
+        "disk: a checkpoint": f"{checkpoint:,.2f} GB",
+        f"disk: {saves}": f"{checkpoint * (args.save_total_limit + 1):,.1f} GB",
+    }
+    print(f"| {args.size}, {args.max_steps:,} steps of {args.global_batch} | |\n|---|---|")
+    for name, value in rows.items():
+        print(f"| {name} | {value} |")
+    if args.examples_per_second:
+        print("\n| examples/s | TFLOP/s | hours |\n|---|---|---|")
+    for rate in args.examples_per_second:
+        print(f"| {rate:g} | {rate * flops / 1e12:,.3g} | {examples / rate / 3600:,.1f} |")
+
+
+def row_of_run(run: Path, target_loss: float) -> dict[str, object]:
+    """What the leaderboard says about a run; hours are `None` if no evaluation reached the target."""
+    state = json.loads((run / "trainer_state.json").read_text(encoding="utf-8"))
+    results = json.loads((run / "all_results.json").read_text(encoding="utf-8"))
+    settings = json.loads(Path(get_last_checkpoint(str(run)), "run.json").read_text(encoding="utf-8"))
+    evaluations = [log for log in state["log_history"] if "eval_loss" in log]
+    seconds = results["train_runtime"] - sum(log["eval_runtime"] for log in evaluations)
+    reached = [log["step"] for log in evaluations if log["eval_loss"] <= target_loss]
+    config = AutoConfig.from_pretrained(run)
+    lengths = settings["max_source_length"], settings["max_target_length"]
+    batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
+    batch *= settings["num_processes"]
+    examples_per_second = state["global_step"] * batch / seconds
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "model": f"{settings['model_type']}, d_model {config.d_model}, {config.num_layers} layers",
+        "lengths": lengths,
+        "global_batch": batch,
+        "steps": state["global_step"],
+        "optim": settings["optim"],
+        "last_eval_loss": round(evaluations[-1]["eval_loss"], 4),
+        "target_loss": target_loss,
+        "hours_to_target": round(seconds * reached[0] / state["global_step"] / 3600, 4) if reached else None,
+        "hours": round(seconds / 3600, 4),
+        "tokens_per_second": round(examples_per_second * sum(lengths)),  # with padding
+        "tflops_per_second": round(examples_per_second * training_flops(config, *lengths) / 1e12, 4),
+        "versions": {module.__name__: module.__version__ for module in (hf_depth, torch, transformers)},
+    }
 
 
 def main() -> None:
     args = parse_args()
-    config = depth_config(args.size)
-    flops = training_flops(config, args.source_length, args.target_length)
-    print(f"| {args.size}, {args.max_steps:,} steps of {args.global_batch} | |\n|---|---|")
-    for row in cost_table(args, config):
-        print(f"| {row[0]} | {row[1]} |")
-    if args.examples_per_second:
-        print("\n| examples/s | TFLOP/s | hours |\n|---|---|---|")
-    for rate in args.examples_per_second:
-        hours = args.global_batch * args.max_steps / rate / 3600
-        print(f"| {rate:g} | {rate * flops / 1e12:,.3g} | {hours:,.1f} |")
+    if args.run is None:
+        print_plan(args)
+        return
+    row = row_of_run(args.run, args.target_loss)
+    if args.leaderboard:
+        with args.leaderboard.open("a", encoding="utf-8") as file:
+            print(json.dumps(row), file=file)
+    for name, value in row.items():
+        print(f"{name:32} {value}")
 
 
 if __name__ == "__main__":

@@ -21,4 +21,4 @@ if [[ ! -e $out/shards/manifest.json ]]; then
         --do_train false --do_eval false
 fi
 python "$here/../examples/pretrain_t5.py" "${flags[@]}"
-python "$here/speedrun_row.py" "$out/run" --target_loss "${TARGET_LOSS:-1.953}" --leaderboard "$out/../leaderboard.jsonl"
+python "$here/run_cost.py" --run "$out/run" --target_loss "${TARGET_LOSS:-1.953}" --leaderboard "$out/../leaderboard.jsonl"

@@ -16,7 +16,7 @@ The sides take turns, so that other load affects all of them; times are medians 
 device has finished, on a CPU CPU time of the process (with several threads, wall-clock time). On a CPU denormal
 numbers are taken for 0, on all sides. Peak memory is everything that a side has on the device: what CUDA's allocator
 counts, or what torch's profiler sees being allocated. The FLOPs of a step are those of its matrix products (see
-`run_cost.py`). A side that fails has its error in the table. The files are written after each side that is built, so
+`common.py`). A side that fails has its error in the table. The files are written after each side that is built, so
 that a run that is ended early leaves what it has.
 """
 
@@ -33,11 +33,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import common
 import numpy as np
 import torch
 import transformers
 from checkouts import nanot5_model, nanot5_optimizer
-from run_cost import SIZES, training_flops
+from common import SIZES, training_flops
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel, T5Config
 from transformers import T5ForConditionalGeneration as StockT5
@@ -45,8 +46,6 @@ from transformers import T5ForConditionalGeneration as StockT5
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
 from hf_depth.training.optimizers import AdamWScale
 
-# d_model, d_ff, layers of encoder and of decoder, heads: those of T5 v1.1, and three that a CPU can do.
-SIZES = SIZES | {"384": (384, 1024, 4, 6), "256": (256, 704, 4, 4), "tiny": (16, 32, 1, 2)}
 STEPS_BEFORE_A_TURN = 2  # on a GPU, not timed: memory is allocated anew, and the clocks are raised
 # Relative, between first losses and between the norms of each parameter's first gradient.
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-3}
@@ -127,17 +126,6 @@ class NaiveDepth(nn.Module):
         )
 
 
-class WithoutCacheArgument(nn.Module):
-    """nanoT5's model, which has no key/value cache, called as the others are."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, use_cache, **batch):
-        return self.model(**batch)
-
-
 @dataclass
 class Side:
     """One row of the table: a model and an optimizer, built when they are first needed, and what was measured."""
@@ -165,9 +153,10 @@ class Side:
     def build(self, weights: Mapping[str, torch.Tensor], args: argparse.Namespace) -> None:
         """Make the model with these weights, compile it, and take the steps of the warm-up."""
         module = self.make()
-        core = next(iter(module.children())) if isinstance(module, NaiveDepth | WithoutCacheArgument) else module
+        core = module.t5 if isinstance(module, NaiveDepth) else module
         core.load_state_dict(weights)
         self._module = module.to(args.device).train()
+        self._arguments = self.batch if self.model == "nanoT5" else self.batch | {"use_cache": False}
         self._optimizer = self.make_optimizer(list(self._module.parameters()))
         self._forward = torch.compile(self._module, dynamic=False) if self.is_compiled else self._module
         self._autocast = partial(
@@ -185,7 +174,7 @@ class Side:
 
     def _compute_gradients(self) -> torch.Tensor:
         with self._autocast():
-            loss = self._forward(**self.batch, use_cache=False).loss
+            loss = self._forward(**self._arguments).loss
         loss.backward()
         return loss.detach()
 
@@ -248,11 +237,7 @@ def peak_allocation(function: Callable[[], object]) -> int:
 
 
 def read_clock(args: argparse.Namespace) -> float:
-    """Seconds since some moment: of wall-clock time once a GPU has finished, or of CPU time of a single thread."""
-    if torch.device(args.device).type == "cuda":
-        torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time() if args.num_threads == 1 else time.perf_counter()
+    return common.read_clock(args.device, args.num_threads)
 
 
 def matmul_rate(args: argparse.Namespace) -> float:
@@ -260,28 +245,14 @@ def matmul_rate(args: argparse.Namespace) -> float:
     dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
     size = 8192 if torch.device(args.device).type == "cuda" else 128 if args.quick else 1024
     left, right = (torch.randn(size, size, device=args.device, dtype=dtype) for _ in range(2))
-    seconds = []
-    for _ in range(13):
-        started = read_clock(args)
-        left @ right
-        seconds.append(read_clock(args) - started)
-    return 2 * size**3 / max(statistics.median(seconds[3:]), 1e-9)
+    turns = common.take_turns({"product": lambda _: left @ right}, 10, warmup=3, clock=partial(read_clock, args))
+    return 2 * size**3 / max(statistics.median(turns["product"]), 1e-9)
 
 
-def make_config(config_class: type[T5Config], args: argparse.Namespace, attention: str) -> T5Config:
-    """A T5 v1.1 without dropout."""
+def make_config(config_class: type[T5Config], args: argparse.Namespace, attention: str = "eager") -> T5Config:
     names = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_layers")
-    config = config_class(
-        **{name: getattr(args, name) for name in names},
-        feed_forward_proj="gated-gelu",
-        dropout_rate=0.0,
-        tie_word_embeddings=False,
-        decoder_start_token_id=0,
-    )
-    if isinstance(config, DepthConfig):
-        config.first_sentence_token_id, config.eosen_token_id = args.vocab_size - 28, args.vocab_size - 8
-    config._attn_implementation = attention
-    return config
+    sizes = {name: getattr(args, name) for name in names}
+    return common.make_config(config_class, attention=attention, **sizes)
 
 
 def make_stock(args: argparse.Namespace, attention: str) -> StockT5:
@@ -300,27 +271,18 @@ def make_sides(args: argparse.Namespace) -> list[Side]:
 
     makers = []  # name, attention, what makes the model, its batch
     if args.nanot5_path:
-        config = partial(make_config, T5Config, args)
         bf16 = args.precision == "bf16"
-        makers.append(
-            (
-                "nanoT5",
-                "eager",
-                lambda attention: WithoutCacheArgument(nanot5_model(args.nanot5_path, config(attention), bf16)),
-                t5,
-            )
-        )
+        make = lambda name: nanot5_model(args.nanot5_path, make_config(T5Config, args, name), bf16)  # noqa: E731
+        makers.append(("nanoT5", "eager", make, t5))
     makers.append(("stock T5", "sdpa", partial(make_stock, args), t5))
-    for name, model_class, config_class, batch in (
-        ("our T5", T5ForConditionalGeneration, T5Config, t5),
-        ("our DEPTH", DepthForConditionalGeneration, DepthConfig, depth),
-    ):
-        for attention in args.attn_implementation:
-            makers.append((name, attention, partial(make_ours, model_class, config_class, args), batch))
+    for attention in args.attn_implementation:
+        makers.append(("our T5", attention, partial(make_ours, T5ForConditionalGeneration, T5Config, args), t5))
+    for attention in args.attn_implementation:
+        make = partial(make_ours, DepthForConditionalGeneration, DepthConfig, args)
+        makers.append(("our DEPTH", attention, make, depth))
     makers.append(("stock T5", "eager", partial(make_stock, args), t5))
-    makers += [
-        ("naive DEPTH", name, lambda name: NaiveDepth(make_stock(args, name)), naive) for name in ("sdpa", "eager")
-    ]
+    for attention in ("sdpa", "eager"):
+        makers.append(("naive DEPTH", attention, lambda name: NaiveDepth(make_stock(args, name)), naive))
     sides = [
         Side(name, attention, mode == "compiled", partial(make, attention), optimizer_of(name, args), batch)
         for name, attention, make, batch in makers
@@ -352,7 +314,7 @@ def random_rows(
         and a sentence token before each sentence.
     """
     rng = np.random.default_rng([args.seed, stream])
-    config = make_config(DepthConfig, args, "eager")
+    config = make_config(DepthConfig, args)
     t5 = rng.integers(3, config.first_sentence_token_id, (args.batch_size, max_length))
     lengths = rng.integers(int((1 - args.padding) * max_length), max_length + 1, args.batch_size)
     lengths[0] = max_length
@@ -376,7 +338,7 @@ def make_batch(source: np.ndarray, target: np.ndarray, args: argparse.Namespace)
 
 def with_dense_masks(batch: Mapping[str, torch.Tensor], args: argparse.Namespace) -> dict[str, torch.Tensor]:
     """The batch for the naive DEPTH: an integer for each pair of query and key of each example."""
-    config = make_config(DepthConfig, args, "eager")
+    config = make_config(DepthConfig, args)
     first, last = config.first_sentence_token_id, config.first_sentence_token_id + config.num_sentence_tokens
     source, labels = batch["input_ids"], batch["labels"]
     encoder = (source >= first) & (source < last)  # (B, S)
@@ -440,41 +402,36 @@ def attempt(side: Side, action: Callable[[], None]) -> None:
         side.release()
 
 
-def references(sides: Sequence[Side]) -> list[Side | None]:
-    """For each side the first one with the same task."""
-    first = {}
-    for side in sides:
-        if side.first_loss is not None:
-            first.setdefault("DEPTH" in side.model, side)
-    return [first.get("DEPTH" in side.model) for side in sides]
-
-
-def gradient_difference(side: Side, reference: Side) -> float:
-    """The largest difference between norms of gradients of a parameter, as a share of that of the reference."""
-    norms = reference.first_gradients
+def gradient_difference(side: Side, sides: Sequence[Side]) -> float:
+    """The largest difference from the norms of gradients of the first side with the same task, as a share of them."""
+    norms = reference_of(side, sides).first_gradients
     shares = [abs(side.first_gradients[name] - norm) / max(norm, 1e-12) for name, norm in norms.items()]
     return float(np.max(shares, initial=0.0))  # not a number if one of them is not
+
+
+def reference_of(side: Side, sides: Sequence[Side]) -> Side:
+    is_depth = "DEPTH" in side.model
+    return next(one for one in sides if one.first_loss is not None and ("DEPTH" in one.model) == is_depth)
 
 
 def do_other_work(sides: Sequence[Side], precision: str) -> list[str]:
     """The names of the sides whose first loss or gradients are not those of the first side with the same task."""
     different = []
-    for side, reference in zip(sides, references(sides), strict=True):
-        if side.first_loss is None:
-            continue
-        is_near = abs(side.first_loss - reference.first_loss) <= TOLERANCE[precision] * abs(reference.first_loss)
-        if not (is_near and gradient_difference(side, reference) <= GRADIENT_TOLERANCE[precision]):
-            different.append(side.name)
+    for side in sides:
+        if side.first_loss is not None:
+            right = reference_of(side, sides).first_loss
+            is_near = abs(side.first_loss - right) <= TOLERANCE[precision] * abs(right)
+            if not (is_near and gradient_difference(side, sides) <= GRADIENT_TOLERANCE[precision]):
+                different.append(side.name)
     return different
 
 
 def make_report(args: argparse.Namespace, sides: Sequence[Side], rate: float) -> dict[str, object]:
     """What the files hold: how to repeat the figures, and those of each side."""
     on_gpu = torch.device(args.device).type == "cuda"
-    config = make_config(T5Config, args, "eager")
-    flops = args.batch_size * training_flops(config, args.source_length, args.target_length)
+    flops = args.batch_size * training_flops(make_config(T5Config, args), args.source_length, args.target_length)
     rows = []
-    for side, reference in zip(sides, references(sides), strict=True):
+    for side in sides:
         row = {"side": side.name, "first_loss": side.first_loss, "error": side.error}
         if side.error is None:
             row |= {
@@ -483,7 +440,7 @@ def make_report(args: argparse.Namespace, sides: Sequence[Side], rate: float) ->
                 "fastest_and_slowest": [min(side.seconds), max(side.seconds)],
                 "share_of_matmul_rate": flops / rate / side.median,
                 "peak_bytes": side.peak_bytes,
-                "gradient_difference": gradient_difference(side, reference),
+                "gradient_difference": gradient_difference(side, sides),
             }
         rows.append(row)
     return {

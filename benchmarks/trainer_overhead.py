@@ -17,7 +17,6 @@ import copy
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # read when the tokenizer is first used
 
 import torch  # noqa: E402
+from common import read_clock  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from transformers import (  # noqa: E402
@@ -89,18 +89,11 @@ class Alternation(TrainerCallback):
         self.seconds: list[tuple[float, float]] = []  # of the trainer, of the bare loop
         self.ended: float | None = None
 
-    def clock(self) -> float:
-        """Seconds since some moment, once the device has finished its work."""
-        if self.bare.device.type != "cuda":
-            return time.process_time()
-        torch.cuda.synchronize()
-        return time.perf_counter()
-
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        began = self.clock()
+        began = read_clock(self.bare.device)
         of_trainer = began - (began if self.ended is None else self.ended)
         self.bare.step()
-        self.ended = self.clock()
+        self.ended = read_clock(self.bare.device)
         if state.global_step > WARMUP_STEPS:
             self.seconds.append((of_trainer, self.ended - began))
 
@@ -161,14 +154,12 @@ def measure(
             "disable_tqdm": True,
             "use_cpu": args.device == "cpu",
         }
-        own, parts = copy.deepcopy(model), {"train_dataset": data, "callbacks": [alternation]}
+        parts = {"train_dataset": data, "callbacks": [alternation]}
         if name == "DepthTrainer":
-            trainer = DepthTrainer(own, DepthTrainingArguments(**settings), collator, **parts)
+            trainer = DepthTrainer(copy.deepcopy(model), DepthTrainingArguments(**settings), collator, **parts)
         else:
-            settings["remove_unused_columns"] = False
-            trainer = Seq2SeqTrainer(
-                own, Seq2SeqTrainingArguments(**settings), partial(model_inputs, collator), **parts
-            )
+            stock = Seq2SeqTrainingArguments(**settings, remove_unused_columns=False)
+            trainer = Seq2SeqTrainer(copy.deepcopy(model), stock, partial(model_inputs, collator), **parts)
         trainer.train()
     return alternation.seconds
 
@@ -176,11 +167,10 @@ def measure(
 def row(name: str, seconds: list[tuple[float, float]]) -> str:
     trainer, bare = zip(*seconds, strict=True)
     medians = statistics.median(trainer), statistics.median(bare)
-    means = statistics.fmean(trainer), statistics.fmean(bare)
     overhead = statistics.median(one - other for one, other in seconds)
     return (
         f"| {name} | {1e3 * medians[0]:.2f} | {1e3 * medians[1]:.2f} | {medians[0] / medians[1]:.3f} | "
-        f"{means[0] / means[1]:.3f} | {1e3 * overhead:.2f} |"
+        f"{sum(trainer) / sum(bare):.3f} | {1e3 * overhead:.2f} |"
     )
 
 

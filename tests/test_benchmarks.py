@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import T5Config
 
 from helpers import ROOT, SENTENCES, call_in_another_process, load_script, process_environment
-from hf_depth import DepthForConditionalGeneration, train_tokenizer
+from hf_depth import DepthConfig, DepthForConditionalGeneration, train_tokenizer
 
 COMMANDS = {
     "attention_check": ("--device cpu --quick", "right  generation"),
@@ -30,14 +30,10 @@ COMMANDS = {
         "runs restored after 1 kills",
     ),
     "data_pipeline": (
-        "--batch_size 2 --rounds 1 --runs 1 --megabytes 0.01 --num_proc 1 --step_seconds 0.01",
-        "workers for steps of",
+        "--batch_size 2 --rounds 1 --runs 1 --megabytes 0.01 --num_proc 1 --max_source_length 128",
+        "packed",
     ),
-    "packing": (
-        "--max_source_length 128 --batch_size 2 --steps 1 --warmup_steps 0 --d_model 16 --d_kv 8 --d_ff 32",
-        "real tokens per CPU second",
-    ),
-    "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
+    "run_cost": ("--target_length 512 --examples_per_second 100", "| FLOPs of the run | 1.54e+20 |"),
     "trainer_overhead": (
         "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 2100 --max_source_length 64 "
         "--steps 2",
@@ -45,15 +41,7 @@ COMMANDS = {
     ),
     "train_step": ("--quick", "First losses and gradients agree."),
 }
-
-HELPERS = (
-    "checkouts",
-    "transfer_data",
-    "transfer_grid",
-    "transfer_report",
-    "speedrun_row",
-)  # used by other benchmarks
-READS_TEXT = ("data_pipeline", "packing")
+HELPERS = ("checkouts", "common", "transfer_data", "transfer_grid", "transfer_report")  # used by other benchmarks
 # They fork, which a process that has trained, as the one of the tests, is not made for.
 FORKS = ("crash_resume", "data_pipeline")
 
@@ -70,6 +58,23 @@ def print_to_file(path: str, file: str, *flags: str):
                     raise
 
 
+def documents():
+    return [" ".join([*SENTENCES, f"It was day {day}."]) for day in range(40)]
+
+
+@contextlib.contextmanager
+def states_of_torch():
+    """What benchmarks set for their whole process is set back afterwards."""
+    threads, verbosity = torch.get_num_threads(), transformers.logging.get_verbosity()
+    limit = torch._dynamo.config.recompile_limit
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+    torch._dynamo.config.recompile_limit = limit
+    transformers.logging.set_verbosity(verbosity)
+    logging.disable(logging.NOTSET)
+
+
 class BenchmarksTest(parameterized.TestCase):
     def test_every_benchmark_is_run(self):
         self.assertCountEqual(
@@ -78,48 +83,35 @@ class BenchmarksTest(parameterized.TestCase):
 
     @parameterized.named_parameters((name, name, *command) for name, command in COMMANDS.items())
     def test_it_prints_its_figures(self, name, flags, expected):
-        if name in READS_TEXT:
-            path = Path(self.enterContext(tempfile.TemporaryDirectory()), "texts.txt")
-            documents = (" ".join([*SENTENCES, f"It was day {day}."]) for day in range(40))
-            path.write_text("\n\n".join(documents), encoding="utf-8")
-            flags = f"{flags} --train_file {path}"
-        run = self.run_in_a_fork if name in FORKS else self.run_here
-        self.assertIn(expected, run(str(ROOT / f"benchmarks/{name}.py"), flags.split()))
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        command = [str(ROOT / f"benchmarks/{name}.py"), str(folder / "output.txt"), *flags.split()]
+        if name == "data_pipeline":
+            (folder / "texts.txt").write_text("\n\n".join(documents()), encoding="utf-8")
+            command += ["--train_file", str(folder / "texts.txt")]
+        if name in FORKS:
+            call_in_another_process(print_to_file, *command)
+        else:  # a process of its own would take six seconds for its imports
+            self.enterContext(states_of_torch())
+            print_to_file(*command)
+        self.assertIn(expected, (folder / "output.txt").read_text(encoding="utf-8"))
 
     def test_the_flops_of_a_run_are_those_that_torch_counts(self):
-        run_cost = load_script("benchmarks/run_cost.py")
-        with mock.patch.dict(run_cost.SIZES, tiny=(32, 48, 2, 2)):
-            config = run_cost.depth_config("tiny")
-        config.num_decoder_layers, config.vocab_size = 3, 32_128
-        config._attn_implementation = "eager"
+        common = load_script("benchmarks/common.py")
+        config = common.make_config(DepthConfig, attention="eager", d_model=32, d_ff=48, num_layers=2, num_heads=2)
+        config.num_decoder_layers = 3
         model = DepthForConditionalGeneration(config)
         ids, labels = torch.randint(3, 99, (2, 24)), torch.randint(3, 99, (2, 10))
         with FlopCounterMode(display=False) as counter:
             # By logits: the counter does not see the products inside of the loss without them.
             model(input_ids=ids, labels=labels, use_cache=False, skip_logits=False).loss.backward()
-        self.assertEqual(counter.get_total_flops(), 2 * run_cost.training_flops(config, 24, 10))
-
-    def run_here(self, path, flags):
-        """What a benchmark prints; a process of its own would take six seconds for its imports."""
-        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
-        self.addCleanup(logging.disable, logging.NOTSET)
-        self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
-        file = Path(self.enterContext(tempfile.TemporaryDirectory()), "output.txt")
-        print_to_file(path, str(file), *flags)
-        return file.read_text(encoding="utf-8")
-
-    def run_in_a_fork(self, path, flags):
-        file = Path(self.enterContext(tempfile.TemporaryDirectory()), "output.txt")
-        call_in_another_process(print_to_file, path, str(file), *flags)
-        return file.read_text(encoding="utf-8")
+        self.assertEqual(counter.get_total_flops(), 2 * common.training_flops(config, 24, 10))
 
 
 class SpeedrunTest(parameterized.TestCase):
     def test_shards_are_prepared_a_model_is_trained_and_a_row_is_added(self):
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        documents = [" ".join([*SENTENCES, f"It was day {day}."]) for day in range(40)]
-        (folder / "texts.txt").write_text("\n\n".join(documents), encoding="utf-8")
-        train_tokenizer(documents, vocab_size=300, allow_fewer=True).save_pretrained(folder / "tokenizer")
+        (folder / "texts.txt").write_text("\n\n".join(documents()), encoding="utf-8")
+        train_tokenizer(documents(), vocab_size=300, allow_fewer=True).save_pretrained(folder / "tokenizer")
         T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2).save_pretrained(folder / "config")
         flags = (
             "--config_name config --tokenizer_name tokenizer --max_source_length 64 --max_target_length 20 "
@@ -154,8 +146,7 @@ class TransferTest(parameterized.TestCase):
         with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
             self.script = load_script("benchmarks/transfer.py")
         self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
-        self.addCleanup(torch.set_flush_denormal, False)
+        self.enterContext(states_of_torch())
         size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
         changes = {
             "SIZE": size,
@@ -215,9 +206,7 @@ class TrainStepTest(parameterized.TestCase):
         super().setUp()
         with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
             self.script = load_script("benchmarks/train_step.py")
-        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
-        self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
-        self.addCleanup(setattr, torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
+        self.enterContext(states_of_torch())
 
     def side(self, model, seconds=1.0, **fields):
         side = self.script.Side(model, "sdpa", False, None, None, {}, [seconds])
