@@ -1,8 +1,8 @@
 """
-DEPTH (arXiv 2405.07788): sentence tokens and hierarchical attention, as three mask functions over an encoder-decoder
-of transformers with one loss per label; and a T5 with an output head of its own.
+DEPTH (arXiv 2405.07788): an encoder-decoder of transformers with sentence tokens, three attention masks made from the
+ids, and one loss per label. Also T5 with an output head of its own.
 
-Imports only torch, transformers and the configuration beside it: the Hub ships both files.
+The Hub ships this file and the configuration beside it, so it imports only torch and transformers.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,18 +43,18 @@ ANY = -1  # a query of no group attends to the keys of all
 
 
 def has_sentence_tokens(config: PreTrainedConfig) -> bool:
-    """Whether `config` is a DEPTH model's, be its class from this package or from a Hub repository."""
+    """Whether `config` is that of a DEPTH model, from this package or from a Hub repository."""
     return hasattr(config, "first_sentence_token_id")
 
 
 def is_sentence_token(ids: torch.Tensor, config: PreTrainedConfig) -> torch.BoolTensor:
-    """`True` where an id (any shape) is a sentence token of `config`; nowhere if the model has none, as a plain T5."""
+    """`True` where an id (any shape) is a sentence token; nowhere if the model has none, as a plain T5."""
     first = getattr(config, "first_sentence_token_id", 0)
     return (ids >= first) & (ids < first + getattr(config, "num_sentence_tokens", 0))
 
 
 def is_segment_start(segment_ids: torch.LongTensor) -> torch.BoolTensor:
-    """Where an example of a packed row (or its padding) begins; both of shape `(batch_size, length)`."""
+    """`True` where an example of a packed row, or its padding, begins: `(batch_size, length)` as the argument."""
     return nn.functional.pad(segment_ids[:, 1:] != segment_ids[:, :-1], (1, 0), value=True)
 
 
@@ -64,12 +64,11 @@ def own_sentence_groups(
     """
     Encoder self-attention: a sentence token attends to the tokens of its own sentence, any other token to all.
 
-    The token in front of the first sentence token, its `<eosen>`, belongs to the first sentence. What is before that,
-    such as metadata of the text, belongs to none. In each example of a packed row (`segment_ids`), sentences are
-    counted anew.
+    The token before the first sentence token is its `<eosen>` and belongs to the first sentence. Tokens before that,
+    such as metadata, belong to no sentence. In a packed row (`segment_ids`), sentences are counted in each example.
 
     Returns:
-        The groups of the queries and those of the keys, `(batch_size, length)` as the arguments: see [`MaskRule`].
+        Groups of the queries and of the keys, `(batch_size, length)` as the arguments: see [`MaskRule`].
     """
     index = sentence_mask.cumsum(dim=-1)
     if segment_ids is not None:
@@ -86,9 +85,9 @@ def sentence_to_sentence_groups(
     segments: tuple[torch.LongTensor, torch.LongTensor] | None = None,
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    Decoder self- and cross-attention: a sentence token attends to sentence tokens, any other token to all. Queries
-    attend to all keys of their example (`segments`, of queries and keys) if there is no sentence token among them.
-    Returns groups as [`own_sentence_groups`].
+    Decoder self- and cross-attention: a sentence token attends to sentence tokens, any other token to all. If the keys
+    have no sentence token, it attends to all of them. In packed rows (`segments` of queries and keys), this holds in
+    each example. Returns groups as [`own_sentence_groups`].
     """
     has_keys = key_mask.any(dim=-1, keepdim=True)
     if segments is not None:
@@ -100,16 +99,16 @@ def sentence_to_sentence_groups(
 @dataclass
 class MaskRule:
     """
-    Who attends to whom, as numbers per token: a mask function of `transformers.masking_utils`, called with indices
-    that broadcast. Implementations of attention that need no dense mask read the fields.
+    Who attends to whom, as numbers per token. It is a mask function of `transformers.masking_utils`, called with
+    indices that broadcast. Attention that needs no dense mask reads the fields.
 
     Args:
         padding (`torch.BoolTensor` of shape `(batch_size, keys)`, *optional*): `False` on keys nobody attends to.
         segments (`tuple`, *optional*):
             Segment ids of queries and keys, `(batch_size, queries)` and `(batch_size, keys)`: a query attends to the
-            keys of its own example; padding, 0, attends to all, since a softmax over nothing is not finite.
+            keys of its segment. Padding, 0, attends to all: a softmax over nothing is not finite.
         groups (`tuple`, *optional*): the same shapes: a query attends to the keys of its group; -1 to all.
-        is_causal (`bool`, *optional*, defaults to `False`): a query attends to no key behind it.
+        is_causal (`bool`, *optional*, defaults to `False`): a query attends to no key after it.
     """
 
     padding: torch.BoolTensor | None = None
@@ -142,18 +141,17 @@ def make_mask(
     cache: Cache | None = None,
 ) -> Any:
     """
-    A mask in the form that the attention of a stack takes: additive for eager, boolean for sdpa, blocks for flex
-    attention; a dictionary where the layers of a stack differ (`config.layer_types`).
+    A mask in the form that a stack takes: additive for eager, boolean for sdpa, blocks for flex attention; a
+    dictionary if the layers differ (`config.layer_types`).
 
-    `create_causal_mask(and_mask_function=…)` of transformers evaluates a function by `torch.vmap`, 5 ms a mask on a
-    CPU and more than a step of `generate()` of a small model; this calls the same functions without it.
+    This calls what `create_causal_mask` calls, but not by `torch.vmap`: that takes 5 ms a mask on a CPU, more than a
+    step of `generate()` of a small model.
 
     Args:
-        config: of the encoder or of the decoder.
-        rule: who attends to whom.
+        config: the configuration of the stack.
         query_shape, key_length: batch size, number of queries, number of keys.
-        dtype, device: of the mask; only an additive one has this dtype.
-        cache: of the decoder's own attention, which knows the keys of each layer.
+        dtype: only an additive mask has it.
+        cache: of the decoder's own attention. It knows the keys of each layer.
     """
     batch_size, query_length = query_shape
 
@@ -186,7 +184,7 @@ def make_mask(
 
 
 def _in_window(rule: MaskRule, config: PreTrainedConfig) -> Callable[..., torch.BoolTensor]:
-    """The rule within a sliding window, which counts the keys up to the query, or, in an encoder, on both sides."""
+    """The rule within a sliding window: before the query in a decoder, on both sides of it in an encoder."""
     left = right = config.sliding_window
     if not rule.is_causal and config.model_type == "t5_gemma_module":  # as many on either side
         left, right = left + 1, right + 1
@@ -201,7 +199,7 @@ def _in_window(rule: MaskRule, config: PreTrainedConfig) -> Callable[..., torch.
 
 
 def _num_keys(cache: Cache, num_queries: int, config: PreTrainedConfig) -> int:
-    """How many tokens the decoder has seen after these queries, or has room for: the most of any layer."""
+    """How many keys the layers of the decoder hold after these queries, or have room for: the most of any layer."""
     layers = range(len(getattr(config, "layer_types", None) or [None]))
     return max(sum(cache.get_mask_sizes(num_queries, layer)) for layer in layers)
 
@@ -211,43 +209,14 @@ def _is_complete(mask: Any) -> bool:
     return mask is not None and (isinstance(mask, dict) or len(mask.shape) == 4)
 
 
-# ---- Positions in packed rows, of families that embed them ----------------------------------------------------------
-
-
-def _set_positions(stack: nn.Module, segment_ids: torch.LongTensor | None) -> None:
-    """Tell what embeds the positions of a stack, if anything does, that they count from 0 in each example of a row."""
-    positions = None
-    if segment_ids is not None:
-        places = torch.arange(segment_ids.shape[1], device=segment_ids.device)
-        positions = places - torch.where(is_segment_start(segment_ids), places, 0).cummax(dim=-1).values
-    for name in ("embed_positions", "rotary_emb"):
-        if hasattr(stack, name):
-            getattr(stack, name).packed_positions = positions
-
-
-def _restart_embeddings(module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:
-    """Behind embeddings of positions, (B or 1, L, D), as BART's."""
-    positions = getattr(module, "packed_positions", None)
-    if positions is None:
-        return output
-    index = positions[..., None].expand(-1, -1, output.shape[-1]).to(output.device)
-    return output.expand(*index.shape[:2], -1).gather(1, index)
-
-
-def _restart_rotation(module: nn.Module, args: tuple) -> tuple:
-    """Before rotary embeddings: a decoder of T5Gemma 2 attends to states of the encoder that are not rotated."""
-    positions = getattr(module, "packed_positions", None)
-    return args if positions is None else (args[0], positions, *args[2:])
-
-
 # ---- Any encoder-decoder --------------------------------------------------------------------------------------------
 
 
 @dataclass
 class DepthEncoderOutput(BaseModelOutput):
     """
-    A [`BaseModelOutput`] with the places of the sentence tokens in the encoder input, `True` in a mask of shape
-    `(batch_size, source_length)`: cross-attention needs them, also in `generate()`, which does not pass the input on.
+    A [`BaseModelOutput`] that says which encoder tokens are sentence tokens: `True` in `sentence_mask`, of shape
+    `(batch_size, source_length)`. Cross-attention needs it, and `generate()` does not pass the input on.
     """
 
     sentence_mask: torch.BoolTensor | None = None
@@ -291,7 +260,7 @@ def _check_sentence_tokens(config: PreTrainedConfig) -> None:
 
 
 def _sentence_mask(config, ids, given, name: str) -> torch.BoolTensor | None:
-    """Where tokens (B, L) are sentence tokens: as the caller says by the argument `name`, or by their ids."""
+    """Which tokens (B, L) are sentence tokens: what the caller gave as the argument `name`, else by the ids."""
     if given is not None or not has_sentence_tokens(config):
         return given
     if ids is None:
@@ -303,11 +272,10 @@ def _sentence_mask(config, ids, given, name: str) -> torch.BoolTensor | None:
 
 
 def _mask_encoder(config, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]:
-    """Before the encoder: its arguments by their names, with its complete mask."""
+    """Before the encoder: give it its complete mask."""
     kwargs = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
     ids, mask, segments = kwargs.get("input_ids"), kwargs.get("attention_mask"), kwargs.pop("segment_ids", None)
     sentence_mask = _sentence_mask(config, ids, kwargs.pop("sentence_mask", None), "sentence_mask")
-    _set_positions(encoder, segments)
     is_hierarchical = getattr(config, "hierarchical_encoder_mask", False)
     if (is_hierarchical or segments is not None) and not _is_complete(mask):
         tokens = kwargs["inputs_embeds"] if ids is None else ids
@@ -322,7 +290,7 @@ def _mask_encoder(config, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]
 
 
 def _keep_sentences(encoder, args, kwargs, output) -> Any:
-    """Behind the encoder: its output with the places of the sentence tokens."""
+    """After the encoder: say in its output which tokens are sentence tokens."""
     if kwargs["sentence_mask"] is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
         return output
     fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
@@ -331,8 +299,8 @@ def _keep_sentences(encoder, args, kwargs, output) -> Any:
 
 def _add_sentences(encoder: PreTrainedModel, config: PreTrainedConfig) -> None:
     """
-    Let an encoder make its mask from its ids, by hooks, since `generate()` calls it by itself. A hook that held the
-    model would keep it in memory until the next garbage collection.
+    Let an encoder make its mask from its ids. Hooks do so, since `generate()` calls the encoder by itself. They hold
+    the configuration only: a hook that held the model would keep it in memory.
     """
     if has_sentence_tokens(config):
         _check_sentence_tokens(config)
@@ -342,39 +310,34 @@ def _add_sentences(encoder: PreTrainedModel, config: PreTrainedConfig) -> None:
 
 class DepthMixin:
     """
-    Hierarchical attention, rows of several examples and one loss per label for an encoder-decoder of transformers, put
-    before its class:
+    Hierarchical attention and one loss per label for an encoder-decoder of transformers. Put it before the class:
 
         class DepthBart(DepthMixin, BartForConditionalGeneration, GenerationMixin): ...
 
     Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
-    encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
-    All masks follow from the ids, on their device; the stacks are those of transformers, called with complete masks.
-    Without sentence tokens in its input, or in its configuration, the model is what it was before.
+    encoder's sentence tokens (cross-attention). Other tokens attend as before (arXiv 2405.07788, section 3). The masks
+    are made from the ids, on their device, and given to the stacks of transformers. Without sentence tokens in its
+    input, or in its configuration, the model is what it was before.
     """
 
-    # `head_loss(hidden (N, D), head, labels (N,), weights (N,), with_predictions)`: the weighted sum of the losses,
-    # each of them, and predictions, without all logits; or `None` where it cannot. `hf_depth` sets it for T5.
+    # `head_loss(hidden (N, D), head, labels (N,), weights (N,), with_predictions)` returns the weighted sum of the
+    # losses, each loss, and predictions, without all logits; or `None` if it cannot. `hf_depth` sets it for T5.
     head_loss: Callable[..., tuple[torch.Tensor, ...] | None] | None = None
+    takes_packed_rows = False  # embeddings of positions count on from one example of a row to the next
     _is_checked = False  # whether a batch of training was looked at
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
         _add_sentences(self.get_encoder(), self.config)
-        for module in self.modules():
-            if hasattr(module, "embed_positions"):
-                module.embed_positions.register_forward_hook(_restart_embeddings)
-            if hasattr(module, "rotary_emb"):
-                module.rotary_emb.register_forward_pre_hook(_restart_rotation)
 
     @classmethod
     def is_custom_code(cls) -> bool:
-        """`False`: of custom code, transformers initializes no module without parameters of its own, as T5's are."""
+        """`False`: in custom code, transformers would not initialize modules without parameters of their own."""
         return False
 
     @classmethod
     def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
-        # Under ZeRO-3, transformers (5.24) goes by the field that says which code is to be saved.
+        # Under ZeRO-3, transformers (5.24) takes for custom code what has this field.
         auto_class, cls._auto_class = cls._auto_class, None
         try:
             return super()._from_config(config, **kwargs)
@@ -414,29 +377,31 @@ class DepthMixin:
             labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*): -100 is ignored.
             use_cache (`bool`, *optional*): defaults to `False` beside `labels`, else to the configuration's.
             sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
-                `True` where the encoder input is a sentence token; needed where that is not in the other arguments.
+                `True` where the encoder input is a sentence token. Needed if no other argument says so.
             decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
-                The same for all decoder tokens so far, those in `cache` included. Needed with a filled cache or
+                The same for all decoder tokens so far, including those in `cache`. Needed with a filled cache or
                 `decoder_inputs_embeds`; `generate()` passes it.
             encoder_segment_ids, decoder_segment_ids (`torch.LongTensor`, as long as the input and labels, *optional*):
-                Which example of a row each token belongs to, by positive numbers; 0: padding. A token attends to
-                those of its example, in which the rules for sentence tokens hold.
+                The example of a packed row that each token belongs to, from 1 on; 0 is padding. A token attends only
+                to its example. Models that embed positions take none.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*):
-                What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the
-                number of labels in this batch, which gives the mean per token.
+                Divides the summed loss: the number of labels of the global batch. By default that of this batch, which
+                gives the mean per token.
             loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
-                Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
-                `num_items_in_batch` only if that is given. Beside weights, `token_losses` have no gradient.
+                The loss is `(loss_weights * token_losses).sum()`, divided only by a given `num_items_in_batch`.
+                `token_losses` then have no gradient.
             skip_logits (`bool`, *optional*):
-                Whether to return none, by default in training mode with `labels`. Where hf_depth is imported, those
-                of a T5 are then never all in memory, and `token_losses` have no gradient.
+                Whether to return no logits; the default in training mode with `labels`. Where hf_depth is imported, a
+                T5 then never has all logits in memory, and `token_losses` have no gradient.
 
         Raises:
-            `ValueError`: if the decoder has no input, if only one kind of segment ids is given, or if the places of
-                sentence tokens are needed but missing.
+            `ValueError`: if the decoder has no input, segment ids are incomplete or not possible, or nothing says
+                which tokens are sentence tokens.
         """
         if (encoder_segment_ids is None) != (decoder_segment_ids is None):
             raise ValueError("Packed rows need both `encoder_segment_ids` and `decoder_segment_ids`.")
+        if encoder_segment_ids is not None and not self.takes_packed_rows:
+            raise ValueError(f"A {type(self).__name__} takes no packed rows, since it embeds positions; a T5 does.")
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             if labels is None:
                 raise ValueError("Pass `labels` for a loss or `decoder_input_ids` for logits, or call `generate()`.")
@@ -458,7 +423,6 @@ class DepthMixin:
         so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
         target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
         queries = so_far if decoder_input_ids is None else is_sentence_token(decoder_input_ids, self.config)
-        _set_positions(self.get_decoder(), decoder_segment_ids)
         segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
         states, head, outputs = self._decode(
             attention_mask=self._cross_mask(
@@ -480,12 +444,12 @@ class DepthMixin:
         return DepthSeq2SeqLMOutput(**{**outputs, **losses})
 
     def _check_first_batch(self, sentence_mask: torch.BoolTensor) -> None:
-        """Warn if the first batch of training has no sentence tokens, as a collator of transformers makes it."""
+        """Warn if the first batch of training has no sentence tokens: collators of transformers add none."""
         if torch.compiler.is_compiling() or self._is_checked:
             return
         try:
             has_none = not sentence_mask.any()
-        except RuntimeError:  # the tensor has no values: it is on the device meta, fake, or mapped by `torch.vmap`
+        except RuntimeError:  # the tensor has no values: device "meta", a fake tensor, `torch.vmap`
             return
         self._is_checked = True  # only once, since this waits for the device
         if has_none:
@@ -498,8 +462,8 @@ class DepthMixin:
         self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None
     ) -> torch.LongTensor:
         """
-        The decoder input of labels, both of shape `(batch_size, target_length)`; with `segment_ids`, each example of a
-        row by itself: it begins with the start token, that of `generate()` whatever the family.
+        The decoder input of labels, both of shape `(batch_size, target_length)`. It begins with the start token of
+        `generate()`, in each example of a row if there are `segment_ids`.
         """
         config = self.config
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=config.decoder_start_token_id)
@@ -553,7 +517,7 @@ class DepthMixin:
     def _losses(
         self, states, head, labels, num_items_in_batch, loss_weights, skip_logits
     ) -> dict[str, torch.Tensor | None]:
-        """The fields of the output that come from what [`_decode`] returns."""
+        """The fields of the output that follow from what `_decode` returns."""
         if labels.shape != states.shape[:2]:
             raise ValueError(
                 f"`labels` must have one entry for each position of the decoder, shape {tuple(states.shape[:2])}, got "
@@ -590,12 +554,12 @@ class DepthMixin:
         self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """
-        As in the model below, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays as it is,
-        since `forward` makes the hierarchical one of it.
+        As in the model below, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays as it is:
+        `forward` makes the hierarchical one from it.
         """
         cache = kwargs.get("cache")
         if cache is not None and kwargs.get("next_sequence_length") is None:
-            # Transformers (5.24) feeds what a cache holds once more, if it is given or an assistant's.
+            # Transformers (5.24) feeds the tokens of a given cache, or of an assistant's, once more.
             if 0 < (past := cache.get_seq_length()) < input_ids.shape[1]:
                 kwargs["next_sequence_length"] = input_ids.shape[1] - past
         kwargs["decoder_attention_mask"] = decoder_attention_mask
@@ -619,7 +583,7 @@ def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any
 
 
 def _add_position_biases(config: PreTrainedConfig, *stacks: nn.Module) -> None:
-    """As in UMT5, each layer has a relative position bias of its own, which it adds instead of the first one's."""
+    """As in UMT5, each layer adds a relative position bias of its own, not that of the first layer."""
     std = config.initializer_factor * config.d_model**-0.5
     for block in (block for stack in stacks for block in stack.block[1:]):
         attention = block.layer[0].SelfAttention
@@ -632,12 +596,12 @@ def _add_position_biases(config: PreTrainedConfig, *stacks: nn.Module) -> None:
 # Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
 class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
     """
-    The T5 of transformers with three changes; it saves and loads as the original class does.
+    The T5 of transformers with three changes. It saves and loads as the original class does.
 
-    - A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published, which starts with
-      standard deviation `d_model ** -0.5` and survives saving, loading and resizing. Transformers 5 ties it.
-    - A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
-      tokens belong together, see [`DepthMixin.forward`]. Loss and gradients are those of separate rows.
+    - A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published. The head starts
+      with standard deviation `d_model ** -0.5`, and survives saving, loading and resizing. Transformers 5 ties it.
+    - A row may hold several examples: see the segment ids of [`DepthMixin.forward`]. Loss and gradients are those of
+      separate rows.
     - The output has `token_losses`, one per label.
 
     >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
@@ -647,6 +611,7 @@ class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
     torch.Size([1, 4])
     """
 
+    takes_packed_rows = True
     _supports_flex_attn = False  # transformers (5.24) reads the one position bias once per example, beyond its end
 
     def __init__(self, config: T5Config):
@@ -663,16 +628,16 @@ class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
         if getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
             _add_position_biases(self.config, self.encoder, self.decoder)
         for module in self.modules():
-            # The same formula in one kernel instead of eight: a CPU step of width 128 takes 0.86 times as long.
+            # The same formula in one kernel instead of eight: a CPU step of width 128 takes 0.86 of the time.
             if isinstance(getattr(module, "act", None), NewGELUActivation):
                 module.act = GELUTanh()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
+        """Weights that share storage, `{target: source}`: the embeddings, and in T5 v1.0 the head."""
         return dict(self._tied_weights_keys)
 
     def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
-        """As in T5, but a head of its own stays so. One that a checkpoint lacks was trained tied, and remains it."""
+        """As in T5, but a head of its own stays so. A head that a checkpoint lacks was trained tied, and stays it."""
         if missing_keys is not None and "lm_head.weight" in missing_keys and "shared.weight" not in missing_keys:
             self.all_tied_weights_keys = dict(StockT5._tied_weights_keys)
         super().tie_weights(missing_keys=missing_keys, **kwargs)
@@ -686,40 +651,22 @@ class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
             # T5X and FlashT5 do so: logits of unit variance, hence a first loss near ln(vocab_size).
             init.normal_(self.lm_head.weight, mean=0.0, std=self.config.initializer_factor * self.config.d_model**-0.5)
 
-    def _decode(
-        self,
-        attention_mask,
-        encoder_outputs,
-        decoder_input_ids,
-        decoder_inputs_embeds,
-        decoder_attention_mask,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, nn.Module, dict[str, Any]]:
-        outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            inputs_embeds=decoder_inputs_embeds,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs[0],
-            encoder_attention_mask=attention_mask,
-            **kwargs,
-        )
-        states = outputs[0]
+    def _decode(self, **kwargs: Any) -> tuple[torch.Tensor, nn.Module, dict[str, Any]]:
+        encoded, mask = kwargs.pop("encoder_outputs"), kwargs.pop("attention_mask")
+        for name in ("input_ids", "attention_mask", "inputs_embeds"):
+            kwargs[name] = kwargs.pop(f"decoder_{name}")
+        decoded = self.decoder(encoder_hidden_states=encoded[0], encoder_attention_mask=mask, **kwargs)
+        states = decoded[0]
         if self.config.scale_decoder_outputs:
             states = states * self.model_dim**-0.5
-        fields = {
-            "cache": outputs.cache,
-            "decoder_hidden_states": outputs.hidden_states,
-            "decoder_attentions": outputs.attentions,
-            "cross_attentions": outputs.cross_attentions,
-            "encoder_last_hidden_state": encoder_outputs.last_hidden_state,
-            "encoder_hidden_states": encoder_outputs.hidden_states,
-            "encoder_attentions": encoder_outputs.attentions,
-        }
-        return states, self.lm_head, fields
+        fields = {"cache": decoded.cache, "cross_attentions": decoded.cross_attentions}
+        fields |= {f"decoder_{name}": decoded.get(name) for name in ("hidden_states", "attentions")}
+        kinds = ("last_hidden_state", "hidden_states", "attentions")
+        return states, self.lm_head, fields | {f"encoder_{name}": encoded.get(name) for name in kinds}
 
 
 class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
-    """UMT5, a T5 with a relative position bias in every layer; with the changes of [`T5ForConditionalGeneration`]."""
+    """UMT5: a [`T5ForConditionalGeneration`] with a relative position bias in every layer."""
 
     config_class = UMT5Config
 
@@ -728,17 +675,19 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
 
 
 class SentenceInputMixin:
-    """The layout of the encoder input for those who have the files of a model and not hf_depth."""
+    """The layout of the encoder input, for users of a model who do not have hf_depth."""
 
     def encode_sentences(self, tokenizer: PreTrainedTokenizerBase, *texts: Sequence[str]) -> torch.LongTensor:
         """
-        The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences:
-        `input_ids` of shape `(1, source_length)`, on the device of the model.
+        The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, as `input_ids` of
+        shape `(1, source_length)` on the device of the model.
 
-        Each of `texts` is a list of sentences, such as those of a premise and those of a hypothesis; else a
-        `TypeError` is raised. A sentence without a token is a `ValueError`. Sentence tokens count up. Sentences past
-        the last one share it, which is said once. A sentinel that is written in a sentence, `<extra_id_0>`, stands for
-        a masked span; a sentence token that is written is text.
+        Each of `texts` is a list of sentences, such as a premise or a hypothesis. Sentence tokens count up; the
+        sentences after the last token share it, which is said once. In a sentence, `<extra_id_0>` stands for a masked
+        span, but `<sent_0>` is text.
+
+        Raises:
+            `TypeError`: if a text is no list. `ValueError`: if a sentence has no token.
         """
         if any(isinstance(text, str) for text in texts):
             raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')
@@ -763,8 +712,8 @@ class SentenceInputMixin:
 class DepthForConditionalGeneration(SentenceInputMixin, T5ForConditionalGeneration, GenerationMixin):
     """
     DEPTH over T5: see [`DepthMixin`]. It loads any T5, mT5, UMT5 or ByT5 checkpoint that has embedding rows for the
-    sentence tokens; their ids must be given where the vocabulary is not that of T5. [`hf_depth.load_model`] takes them
-    from the tokenizer, and adds missing rows.
+    sentence tokens. With another vocabulary than that of T5, give their ids: [`hf_depth.load_model`] takes them from
+    the tokenizer, and adds missing rows.
 
     >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
@@ -783,7 +732,7 @@ class DepthForConditionalGeneration(SentenceInputMixin, T5ForConditionalGenerati
 
 class DepthEncoderModel(SentenceInputMixin, StockT5Encoder):
     """
-    The encoder of DEPTH by itself, for features of tokens and sentences: what `AutoModel` loads.
+    The encoder of DEPTH by itself, which `AutoModel` loads: features of tokens and sentences.
 
     >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
@@ -803,14 +752,14 @@ class DepthEncoderModel(SentenceInputMixin, StockT5Encoder):
             _add_position_biases(config, self.encoder)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """The embedding is one with that of the encoder, whether or not the output head has weights of its own."""
+        """The encoder reads the shared embedding, also if the output head has weights of its own."""
         return dict(self._tied_weights_keys)
 
 
 def __getattr__(name: str) -> type[PreTrainedModel]:
     """
-    DEPTH over the other families, `DepthBartForConditionalGeneration` and so on. A class is made when it is first
-    asked for, so that nobody imports all families, or depends on one that a release of transformers lacks.
+    DEPTH over the other families, such as `DepthBartForConditionalGeneration`. A class is made when it is first asked
+    for: nobody imports all families, or needs one that a release of transformers lacks.
     """
     for model_type, family in FAMILIES.items():
         if name == f"Depth{family}ForConditionalGeneration":

@@ -93,10 +93,10 @@ def check_parts(
 
 def check_packed_rows(model: PreTrainedModel) -> None:
     """Raise `ValueError` if a model, without wrappers and PEFT, cannot separate the examples of a packed row."""
-    if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
+    if not getattr(model, "takes_packed_rows", False):
         raise UserError(
             f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
-            "each other. Load a T5 or a DEPTH model by `load_model`, or prepare the data without `packing`."
+            "each other. Load a T5, or a DEPTH model of one, by `load_model`, or prepare the data without `packing`."
         )
 
 

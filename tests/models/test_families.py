@@ -143,20 +143,10 @@ class FamilyTest(parameterized.TestCase):
         if family != "t5gemma":  # which has no static cache in transformers 5.24
             self.assertEqual(model.generate(**settings, cache_implementation="static").tolist(), greedy.tolist())
 
-    @parameterized.parameters(*EACH)
-    def test_packed_rows_are_separate_rows(self, family, implementation):
-        model = tiny_depth(family, implementation)
-        lengths, targets = (12, 9), (7, 5)
-        packed = {
-            "input_ids": torch.cat([IDS[0], IDS[1, :9]])[None],
-            "labels": torch.cat([BATCH["labels"][0], BATCH["labels"][1, :5]])[None],
-            "encoder_segment_ids": torch.tensor([[1] * lengths[0] + [2] * lengths[1]]),
-            "decoder_segment_ids": torch.tensor([[1] * targets[0] + [2] * targets[1]]),
-        }
-        with torch.no_grad():
-            separate, together = model(**BATCH).token_losses, model(**packed).token_losses
-            torch.testing.assert_close(model(**BATCH).token_losses, separate)  # positions are as before
-        torch.testing.assert_close(together[0], torch.cat([separate[0], separate[1, :5]]), rtol=1e-4, atol=1e-5)
+    def test_packed_rows_are_refused(self):
+        segments = {f"{part}_segment_ids": torch.ones_like(IDS) for part in ("encoder", "decoder")}
+        with self.assertRaisesRegex(ValueError, "A DepthBartFor.* takes no packed rows, since it embeds positions"):
+            tiny_depth("bart")(**BATCH, **segments)
 
     @parameterized.parameters(*FAMILIES)
     def test_it_is_saved_and_loaded_as_depth(self, family):
@@ -239,17 +229,6 @@ class FamilyTest(parameterized.TestCase):
                 )  # fmt: skip
                 trainer = DepthTrainer(model, args, objective.collator(), data, processing_class=TOKENIZER)
                 self.assertAlmostEqual(trainer.train().training_loss, expected, places=4)
-
-    def test_packed_rows_begin_with_its_own_start_token(self):
-        objective = DepthObjective(TOKENIZER, max_source_length=48, packing=True, packed_source_length=64)
-        texts = [" ".join(SENTENCES[start : start + 3]) for start in range(6)]
-        config = plain_model("bart", 512).config
-        config.decoder_start_token_id = config.eos_token_id
-        with TemporaryDirectory() as folder:
-            args = DepthTrainingArguments(folder, max_steps=1, save_strategy="no", use_cpu=True)
-            trainer = DepthTrainer(config, args, train_dataset=texts, objective=objective)
-            self.assertNotEqual(trainer.model.config.decoder_start_token_id, TOKENIZER.pad_token_id)
-            self.assertGreater(trainer.train().training_loss, 0)
 
     def test_a_configuration_of_a_family_gives_a_model_from_scratch(self):
         config = AutoConfig.for_model("bart", **family_fields("bart"))
