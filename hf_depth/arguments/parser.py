@@ -18,7 +18,7 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..errors import UserError, listed
-from ..yaml_files import UniqueKeyLoader, yaml_problem
+from ..yaml_files import load_yaml
 from .launch import stop
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
@@ -251,13 +251,6 @@ def _near_choices(typed: str, choices: Iterable[str | None]) -> str:
     return f" Did you mean {'one of ' if len(meant) > 1 else ''}{listed(meant)}?"
 
 
-class _Loader(UniqueKeyLoader):
-    """Takes `1e-4` for a number, which YAML 1.1 writes `1.0e-4`."""
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """
     Read a YAML or JSON file of arguments. Scalars stay text, which the parser converts; those inside of a mapping,
@@ -266,23 +259,21 @@ def read_config(path: Path) -> dict[str, Any]:
     if path.suffix not in CONFIG_SUFFIXES:
         raise UserError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")
     try:
-        loader = _Loader(path.read_text(encoding="utf-8"))  # JSON is YAML
-        root = loader.get_single_node()
-        if not isinstance(root, yaml.MappingNode):
-            raise UserError(f"{path} must hold lines `argument: value`")
-        values = loader.construct_mapping(root, deep=True).values()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the configuration file {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}{yaml_problem(error)}") from error
-    return {key.value: _plain(node, value) for (key, node), value in zip(root.value, values, strict=True)}
+    values = load_yaml(text, str(path))  # JSON is YAML
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold lines `argument: value`")
+    texts = yaml.load(text, yaml.BaseLoader)
+    return {str(name): _plain(texts.get(str(name)), value) for name, value in values.items()}
 
 
-def _plain(node: yaml.Node, value: Any) -> Any:
+def _plain(text: Any, value: Any) -> Any:
     """The text of a scalar, for which YAML has made `value`; a list of them."""
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(*pair) for pair in zip(node.value, value, strict=True)]
-    return node.value if isinstance(node, yaml.ScalarNode) and value is not None else value
+    if isinstance(value, list):
+        return [_plain(*pair) for pair in zip(text, value, strict=True)]
+    return value if text is None or value is None or isinstance(value, dict) else text
 
 
 def _text(value: Any) -> str:
