@@ -27,9 +27,9 @@ def load_yaml(text: str | bytes, source: str) -> Any:
     """
     What a YAML or JSON text holds; [`UserError`] that begins with `source`, the name of the text.
 
-    >>> load_yaml("a: 1e5\\nb: c: 2", "run.yaml")
+    >>> load_yaml("a: 1e5\\nb: [2", "run.yaml")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    hf_depth.errors.UserError: run.yaml, line 2: mapping values are not allowed here: put quotes round a text with a colon.
+    hf_depth.errors.UserError: run.yaml, line 2: expected ',' or ']', ...
     """
     try:
         return yaml.load(text, _Loader)

@@ -160,8 +160,7 @@ class CorpusArguments:
 
     def keep_commits(self, run: Mapping[str, Any]) -> None:
         """Where no revision is named, read the commits of the Hub that a run states, not newer ones."""
-        from ..data.corpus import described_commit
-        from ..data.files import CONTENT
+        from ..data.corpus import CONTENT, described_commit
 
         if self.mixture is None:
             self.dataset_revision = self.dataset_revision or described_commit(run.get(CONTENT), self.dataset_name)

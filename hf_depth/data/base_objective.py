@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError, listed
 from ..ranges import LENGTH, LENGTHS, check_ranges
+from .columns import readable_documents
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .metadata import MetadataEncoder
 from .mixture import DocumentMixture, MixtureDataset, MixtureStream, Statistics, join_sources, naming_source
@@ -24,7 +25,6 @@ from .preprocessing import (
     dataset_statistics,
     no_examples,
     prepare_dataset,
-    readable_documents,
 )
 from .streams import ExampleStream
 from .tokenization import add_sentinels

@@ -6,34 +6,36 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import UserError, listed
+from .columns import readable_documents
 from .default_corpus import describe_python_text, load_python_text
-from .files import (
-    CONTENT,
+from .mixture import DocumentMixture, Mixing, naming_source, read_sources
+from .reading import (
     FILE_ARGUMENTS,
     Files,
     check_files_named,
-    check_held_out,
     check_literal_name,
-    check_text_column,
-    describe_all_files,
     file_names,
+    find_files,
+    is_local,
+    load_files,
 )
-from .mixture import DocumentMixture, Mixing, naming_source, read_sources
-from .reading import load_files
 
 logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
 SPLITS = ("train", "validation", "test")
+CONTENT = "dataset_content"  # in descriptions, what is in no file; `None` if it is not known
+NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of a file that is described, in bytes
 
 # Of the documents, for validation in pre-training, and for the test of discourse tasks, which then was not trained on.
 HELD_OUT_PERCENTAGE = 5
@@ -207,7 +209,7 @@ def _load_named(
     splits = {"train": loaded} if split is not None else {name: loaded[name] for name in SPLITS if name in loaded}
     for name, documents in splits.items():
         with _naming(f"{source}, {name} split"):
-            check_text_column(documents, text_column)
+            readable_documents(documents, text_column)
     return splits
 
 
@@ -220,7 +222,7 @@ def _load_splits(
     for argument, names in files.items():
         documents = load_files(argument, names, streaming, cache_dir, text_column)
         with _naming(f"`{argument}` {names}"):
-            check_text_column(documents, text_column)
+            readable_documents(documents, text_column)
         splits[argument.removesuffix("_file")] = documents
     return splits
 
@@ -309,6 +311,46 @@ def described_commit(content: Any, dataset_name: str | None) -> str | None:
     """
     found = re.findall(rf"hf://datasets/{re.escape(str(dataset_name))}@([0-9a-f]{{40}})\b", str(content))
     return found[0] if len(set(found)) == 1 else None
+
+
+def describe_file(path: str | os.PathLike) -> str:
+    """Size and a hash of blocks at equal distances, by which a file is known wherever it is moved."""
+    size = os.path.getsize(path)
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for start in np.linspace(0, max(0, size - BLOCK_SIZE), NUM_BLOCKS).astype(int):
+            file.seek(start)
+            digest.update(file.read(BLOCK_SIZE))
+    return f"{size} bytes ({digest.hexdigest()[:12]})"
+
+
+def describe_all_files(argument: str, names: Sequence[str]) -> list[str]:
+    """[`describe_file`] of what names or globs stand for, see [`find_files`]; an address stands for itself."""
+    files = find_files(argument, names)
+    return [describe_file(file) if is_local(file) else file for file in files]
+
+
+def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """
+    Stop if a file that is held out is trained on too, also under another name. To train and evaluate on just the same
+    text is deliberate, as in a first test, and only reported. `held_out` are the arguments of the other splits and
+    their files.
+    """
+    trained = set(describe_all_files("train_file", train_files)) if train_files else set()
+    for argument, names in held_out if trained else ():
+        contents = dict(zip(find_files(argument, names), describe_all_files(argument, names), strict=True))
+        both = [file for file, content in contents.items() if content in trained]
+        if both and trained == set(contents.values()):
+            logger.warning(
+                f"`train_file` and `{argument}` name the same text, {both[0]}: the scores will say how well it is "
+                "remembered, not how well others are read."
+            )
+        elif both:
+            raise UserError(
+                f"`train_file` and `{argument}` both name {both[0]}, or a copy, and what is held out must not be "
+                "trained on. Take it out of one of them. (For scores on all that is trained on, name the same files "
+                "twice.)"
+            )
 
 
 def hold_out(

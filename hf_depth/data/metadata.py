@@ -10,17 +10,17 @@ import contextlib
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from datetime import UTC, date, datetime
 from itertools import repeat
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, Features, IterableDataset, List, Value
+from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import UserError, suggestion
+from ..errors import UserError
 from .noise import Draw, ExampleRandom, Ragged, run_starts
 from .tokenization import TextEncoder
 
@@ -33,9 +33,6 @@ PREFIX_END = " |||"
 # The columns of examples.
 METADATA_IDS = "metadata_ids"
 NUM_CUT = "num_cut_metadata_tokens"
-
-# A stream without types shows its columns by so many of its first documents, any of which may lack some.
-CHECKED_DOCUMENTS = 1000
 
 # What readers of JSON take for a time if they read a whole file, but not if they read line by line.
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d(?::?\d\d)?)?)?")
@@ -85,44 +82,6 @@ def _time_text(time: date) -> str:
     if time.tzinfo is not None:
         time = time.astimezone(UTC).replace(tzinfo=None)
     return time.isoformat(sep=" ").removesuffix(" 00:00:00")
-
-
-def check_metadata_columns(
-    documents: Dataset | IterableDataset, columns: Sequence[str], text_column: str = "text"
-) -> None:
-    """
-    Raise `ValueError` if documents lack a column of metadata; of a stream without types, the first ones are read.
-
-    >>> check_metadata_columns(Dataset.from_dict({"text": ["It rains."], "title": ["Rain"]}), ["name"])
-    Traceback (most recent call last):
-    hf_depth.errors.UserError: There is no column 'name' (`metadata_columns`). The columns are: 'text', 'title'.
-    """
-    if not columns:
-        return
-    if text_column in columns:
-        raise UserError(
-            f"`metadata_columns` names {text_column!r}, which holds the text: a model that reads it has nothing to "
-            "restore. Leave it out."
-        )
-    found = documents.column_names or next(documents.iter(CHECKED_DOCUMENTS), {})
-    for column in columns:
-        if column not in found:
-            raise UserError(
-                f"There is no column {column!r} (`metadata_columns`). The columns are: "
-                f"{', '.join(map(repr, found))}.{suggestion(column, list(found))}"
-            )
-
-
-def column_values(batch: Mapping[str, Sequence[Any]], columns: Sequence[str]) -> Iterator[tuple]:
-    """
-    What each document of a batch has in some columns. Records of JSON need not have all; the first column they must.
-
-    >>> list(column_values({"text": ["a", "b"], "title": ["A", None]}, ["text", "title", "url"]))
-    [('a', 'A', None), ('b', None, None)]
-    """
-    first, *others = columns
-    missing = [None] * len(batch[first])
-    return zip(batch[first], *(batch.get(column, missing) for column in others), strict=True)
 
 
 def has_metadata(examples: Any) -> bool:

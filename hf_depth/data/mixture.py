@@ -21,7 +21,7 @@ from datasets import Dataset, IterableDataset
 from ..errors import UserError, suggestion
 from ..ranges import Range, check_ranges
 from ..yaml_files import load_yaml
-from .files import FILE_ARGUMENTS, Files, file_names
+from .reading import FILE_ARGUMENTS, Files, file_names
 from .streams import ExampleStream, TrainingStream
 
 logger = logging.getLogger(__name__)

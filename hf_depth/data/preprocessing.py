@@ -12,8 +12,8 @@ from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
-from .files import check_text_column, column_texts, without_format
-from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder, check_metadata_columns, column_values
+from .columns import column_texts, column_values, readable_documents
+from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder
 from .noise import run_starts
 from .noise_lengths import (
     MAX_UNIT_LENGTH,
@@ -366,16 +366,6 @@ def depth_capacities(
             f"{max_target_length}: raise them."
         )
     return capacities[enough].tolist()
-
-
-def readable_documents(
-    documents: Dataset | IterableDataset, text_column: str, metadata_columns: Sequence[str] = ()
-) -> tuple[Dataset | IterableDataset, list[str]]:
-    """Documents as plain values, and the names of their columns; `ValueError` if a column is not as it must be."""
-    documents = without_format(documents)
-    columns = check_text_column(documents, text_column)
-    check_metadata_columns(documents, metadata_columns, text_column)
-    return documents, columns
 
 
 def prepare_dataset(

@@ -1,21 +1,27 @@
 """[`load_files`]: files of documents or of examples, by the builders of `datasets`, for corpora and for tasks."""
 
 import csv
+import glob
+import gzip
 import io
 import itertools
 import json
 import os
+import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import pyarrow.parquet as pq
 from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets, load_dataset
 from datasets.table import CastError
+from datasets.utils.file_utils import xopen
 
 from ..credentials import without_credentials
-from ..errors import UserError, listed
-from .files import column_texts, file_kind, find_files, is_local, open_file
+from ..errors import UserError, listed, suggestion
+from .columns import column_texts
 
 # The builders read some files otherwise than they are meant, without a word. What is done about it here:
 #
@@ -28,14 +34,107 @@ from .files import column_texts, file_kind, find_files, is_local, open_file
 # | a row of a CSV file that is longer than the header | all columns move by one, if it is the first row | an error |
 # | an empty file among others | nothing | an error |
 # | columns that differ between files | an error about a cast; of CSV files, `None` | an error that says so |
-# | a row that is no text | documents of numbers, lists or times | an error ([`check_text_column`]) |
+# | a row that is no text | documents of numbers, lists or times | an error ([`column_texts`]) |
 # | a file that is not UTF-8, or no JSON | an error without the name of the file and the line | an error with both |
 # | a name with `[` or `*` | another file, or none | an error ([`check_literal_name`]) |
 # | an empty list of files | other data, or the default | an error ([`check_files_named`]) |
 
 READING_VERSION = 1  # raised when the same file gives other rows
-_MARK = "\ufeff"
+FILE_ARGUMENTS = ("train_file", "validation_file", "test_file")
+# Builders of `datasets` by the end of a file name; all but .parquet may be followed by .gz.
+BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+Files = str | os.PathLike | Sequence[str | os.PathLike] | None  # one file or several, or none
+
 _LOOKED_AT = 1 << 26  # characters in which blank lines are looked for
+
+
+def file_names(files: Files) -> list[str]:
+    """One file or several, or none, as a list."""
+    files = [files] if isinstance(files, str | os.PathLike) else files or []
+    return list(map(os.fspath, files))
+
+
+def check_files_named(arguments: Mapping[str, Files]) -> None:
+    """Stop on an argument which is given, but names nothing. Otherwise other data would be read in its place."""
+    for name, files in arguments.items():
+        if files is not None and not any(file_names(files)):
+            raise UserError(f"`{name}` names no file. Name one, or leave it out.")
+
+
+def find_files(argument: str, names: Sequence[str]) -> list[str]:
+    """
+    The files that names or globs stand for, in their order; those of a glob are sorted, and `~` is the home folder. An
+    address with a protocol is returned as it is. `argument` is what an error calls the files: `ValueError` for a
+    folder or a file that is named twice, `FileNotFoundError`, with similar names, if there is none.
+    """
+    files = [file for name in names for file in (_find(argument, name) if is_local(name) else [name])]
+    paths = Counter(os.path.abspath(file) if is_local(file) else file for file in files)
+    for path, number in paths.items():
+        if number > 1:
+            raise UserError(f"`{argument}` names {path} {number} times. Name it once.")
+    return files
+
+
+def _find(argument: str, name: str) -> list[str]:
+    name = os.path.expanduser(name)
+    if os.path.isdir(name):
+        raise UserError(f"`{argument}`: {name} is a folder. Name its files, for example '{name}/*.jsonl'.")
+    files = [name] if os.path.isfile(name) else sorted(filter(os.path.isfile, glob.glob(name, recursive=True)))
+    if not files:
+        folder = Path(name).parent
+        others = map(str, folder.iterdir()) if folder.is_dir() else []
+        raise FileNotFoundError(
+            f"`{argument}`: there is no file {name!r} (looked in {folder.resolve()}).{suggestion(name, others)}"
+        )
+    for file in files:
+        check_literal_name(argument, file)
+    return files
+
+
+def check_literal_name(argument: str, name: str) -> None:
+    """Stop on a file or folder whose path `datasets` takes for a glob, so that it would read other ones."""
+    path = os.path.realpath(name)
+    if os.path.exists(path) and glob.escape(path) != path:
+        raise UserError(
+            f"`{argument}`: the path {path} holds one of the characters [ * ?, so that `datasets` would read other "
+            "files. Rename it."
+        )
+
+
+def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] = BUILDERS) -> str:
+    """The builder of files, by the ends of their names; `ValueError` if there is none in `builders`, or several."""
+    kinds = {builders.get(Path(_path(file).lower().removesuffix(".gz")).suffix): file for file in files}
+    if None in kinds:
+        raise UserError(
+            f"`{argument}`: {without_credentials(kinds[None])} has an unknown extension. Known are "
+            f"{', '.join(builders)}, most with .gz, too."
+        )
+    if len(kinds) > 1:
+        raise UserError(
+            f"`{argument}` mixes kinds of files, such as {' and '.join(kinds.values())}. Convert them to one kind."
+        )
+    return next(iter(kinds))
+
+
+def is_local(file: str) -> bool:
+    """Whether a file is a path, and no address."""
+    return "://" not in file
+
+
+def _path(file: str) -> str:
+    return file if is_local(file) else urlsplit(file).path
+
+
+def file_version(file: str | os.PathLike) -> tuple[int, int]:
+    """Size and time of a file: a changed file is read anew."""
+    status = Path(file).stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def open_file(file: str) -> io.BufferedIOBase:
+    """Open a file, or an address, for reading bytes, unpacking it if its name ends in .gz."""
+    content = open(file, "rb") if is_local(file) else xopen(file, "rb")
+    return gzip.open(content) if _path(file).endswith(".gz") else content
 
 
 def load_files(
@@ -68,7 +167,7 @@ def load_files(
         return IterableDataset.from_generator(_stream, gen_kwargs=arguments | {"cache_dir": cache_dir})
     try:
         options = {file: _options(kind, file) for file in files}
-        groups = itertools.groupby(files, key=lambda file: options[file])
+        groups = itertools.groupby(files, key=options.get)
         parts = [_load(kind, list(group), kept, cache_dir) for kept, group in groups]
     except Exception as error:  # each builder raises exceptions of its own
         raise UserError(f"`{argument}`: {_explanation(kind, files, error)}") from error
@@ -97,22 +196,15 @@ def _options(kind: str, file: str) -> dict[str, Any]:
 
 def _has_blank_lines(file: str) -> bool:
     """Whether blank lines stand between lines of text, as far as the beginning of a file shows."""
-    num_read, has_text, is_after_blank = 0, False, False
-    with io.TextIOWrapper(open_file(file), encoding="utf-8-sig", errors="replace") as lines:
-        for line in lines:
-            num_read += len(line)
-            if line.strip() and is_after_blank or num_read > _LOOKED_AT:
-                return is_after_blank
-            has_text = has_text or bool(line.strip())
-            is_after_blank = has_text and not line.strip()
-    return False
+    with io.TextIOWrapper(open_file(file), encoding="utf-8-sig", errors="replace") as content:
+        return re.search(r"\n\s*\n", content.read(_LOOKED_AT).strip()) is not None
 
 
 def _documents(batch: dict[str, list[str]]) -> dict[str, list[str]]:
     """Divide what the builder of text files parts at two line feeds only: a line of white space is blank, too."""
     documents = []
     for text in batch["text"]:
-        lines = text.removeprefix(_MARK).split("\n")  # of packed files, the builder ignores an `encoding`
+        lines = text.removeprefix("\ufeff").split("\n")  # of packed files, the builder ignores an `encoding`
         for is_blank, part in itertools.groupby(lines, key=lambda line: not line.strip()):
             documents += [] if is_blank else ["\n".join(part)]
     return {"text": documents}
@@ -123,8 +215,6 @@ def _csv_columns(file: str) -> list[str]:
     with io.TextIOWrapper(open_file(file), encoding="utf-8-sig", errors="replace", newline="") as lines:
         rows = filter(None, csv.reader(lines))
         header, first = next(rows, []), next(rows, [])
-    if len(set(header)) < len(header):
-        raise UserError(f"{file} has several columns of one name: {listed(header)}. Rename all but one of them.")
     if len(first) > len(header):
         raise UserError(
             f"the first row of {file} has {len(first)} cells, but there are {len(header)} columns: {listed(header)}. "
@@ -152,12 +242,9 @@ def _stream(
 
 def _explanation(kind: str, files: Sequence[str], error: Exception) -> str:
     """Why a builder could not read files: which of them and in which line, or else what the builder says."""
-    for file in filter(is_local, files):
+    for file in filter(is_local, files if kind != "parquet" else ()):
         place = file
         try:
-            if kind == "parquet":
-                pq.read_metadata(file)
-                continue
             with open_file(file) as content:
                 for number, line in enumerate(content, start=1):
                     place = f"{file}, line {number}"

@@ -32,8 +32,8 @@ from ..disk import MANIFEST_FILE, replace_text
 from ..errors import UserError, listed
 from ..tables import aligned
 from .base_objective import Objective
-from .files import CONTENT, describe_file
-from .metadata import column_values
+from .columns import column_values, readable_documents
+from .corpus import CONTENT, describe_file
 from .mixture import (
     DocumentMixture,
     Mixing,
@@ -43,7 +43,7 @@ from .mixture import (
     naming_source,
     summed_statistics,
 )
-from .preprocessing import EXAMPLES_VERSION, dataset_statistics, no_examples, readable_documents
+from .preprocessing import EXAMPLES_VERSION, dataset_statistics, no_examples
 from .sentences import get_sentence_splitter
 from .streams import DOCUMENTS_AT_ONCE, JOINED_DOCUMENTS_AT_ONCE
 from .tokenization import TextEncoder

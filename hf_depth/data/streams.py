@@ -24,7 +24,7 @@ import torch
 from datasets import IterableDataset
 
 from ..errors import UserError
-from .metadata import column_values
+from .columns import column_values
 from .preprocessing import Preprocessor, no_examples
 from .reading import READING_VERSION
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..data.files import without_format
+from ..data.columns import without_format
 from ..errors import UserError, listed, suggestion
 from .loaders import disco_eval, discourse, natural_instructions
 from .reading import (

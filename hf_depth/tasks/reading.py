@@ -16,22 +16,22 @@ import numpy as np
 from datasets import ClassLabel, Dataset, Features, List, Value, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from ..data.files import (
+from ..data.columns import without_format
+from ..data.corpus import check_held_out
+from ..data.reading import (
     BUILDERS,
     FILE_ARGUMENTS,
     Files,
     check_files_named,
-    check_held_out,
     check_literal_name,
     file_kind,
     file_names,
     file_version,
     find_files,
     is_local,
+    load_files,
     open_file,
-    without_format,
 )
-from ..data.reading import load_files
 from ..errors import UserError, listed, suggestion
 from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 

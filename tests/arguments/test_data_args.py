@@ -13,7 +13,7 @@ from helpers import tiny_tokenizer
 from hf_depth.arguments import data_args
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.data import corpus, files, mixture
+from hf_depth.data import corpus, mixture, reading
 from hf_depth.data.base_objective import Objective
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.denoisers import Denoiser
@@ -157,7 +157,7 @@ class ConstantsTest(parameterized.TestCase):
         self.assertEqual(choices["mixture_stopping_strategy"], list(mixture.STOPPING_STRATEGIES))
         self.assertEqual(arguments.validation_split_percentage, corpus.HELD_OUT_PERCENTAGE)
         self.assertEqual(arguments.shard_megabytes * 10**6, SHARD_SIZE)
-        self.assertEqual(data_args.FILE_FLAGS, files.FILE_ARGUMENTS)
+        self.assertEqual(data_args.FILE_FLAGS, reading.FILE_ARGUMENTS)
 
 
 class ObjectiveArgumentsTest(parameterized.TestCase):

@@ -1,12 +1,13 @@
 import json
 import os
+import shutil
 from dataclasses import replace
 from unittest import mock
 
 from absl.testing import parameterized
 from datasets import Dataset, Features, Value
 
-from helpers import SENTENCES, CorpusTestCase
+from helpers import DOCUMENTS, SENTENCES, CorpusTestCase
 from hf_depth.data.corpus import describe_documents, describe_source, load_corpus
 from hf_depth.data.default_corpus import python_docstring_documents, python_reference_documents, standard_library
 from hf_depth.data.mixture import MixtureSource
@@ -62,6 +63,39 @@ class SourceTest(CorpusTestCase):
             arguments["dataset_mixture"] = [{"name": "a", "train_file": self.path("a.txt")}]
         with self.assertRaisesRegex(ValueError, message):
             self.load(**arguments)
+
+
+class HeldOutTest(CorpusTestCase):
+    def setUp(self):
+        super().setUp()
+        for name in ("a", "b", "held_out"):
+            self.write(
+                f"{name}.jsonl",
+                "".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS) + json.dumps({"text": name}),
+            )
+        os.symlink(self.path("held_out.jsonl"), self.path("link.jsonl"))
+        shutil.copy(self.path("a.jsonl"), self.path("a.jsonl.copy"))
+
+    @parameterized.parameters(("*.jsonl", "validation_file"), (["a.jsonl", "link.jsonl"], "test_file"))
+    def test_a_file_that_is_held_out_is_not_trained_on(self, train_file, argument):
+        message = f"`train_file` and `{argument}` both name .*held_out.jsonl, or a copy.* Take it out of one of them"
+        with self.assertRaisesRegex(ValueError, message):
+            self.load(**{"train_file": train_file, argument: "held_out.jsonl"})
+
+    def test_no_source_of_a_mixture_trains_on_what_another_one_holds_out(self):
+        sources = [
+            {"name": "one", "train_file": self.path("*.jsonl")},
+            {"name": "two", "train_file": self.path("b.jsonl"), "validation_file": self.path("held_out.jsonl")},
+        ]
+        with self.assertRaisesRegex(ValueError, "one.*: `train_file` and `validation_file` both name .*held_out"):
+            self.load(dataset_mixture=sources, validation_split_percentage=0)
+
+    def test_just_the_same_text_may_be_trained_and_evaluated_on(self):
+        os.rename(self.path("a.jsonl.copy"), self.path("copy.jsonl"))
+        with self.assertLogs("hf_depth", "WARNING") as logs:
+            corpus = self.load(train_file="a.jsonl", validation_file="copy.jsonl")
+        self.assertEqual(self.texts(corpus["train"]), self.texts(corpus["validation"]))
+        self.assertIn("`train_file` and `validation_file` name the same text", logs.output[0])
 
 
 class DescriptionTest(CorpusTestCase):

@@ -6,6 +6,7 @@ import gzip
 import http.server
 import io
 import json
+import os
 import threading
 from pathlib import Path
 from unittest import mock
@@ -83,6 +84,33 @@ class KindsTest(CorpusTestCase):
         self.assertNotEqual(cached[0], cached[2])
 
 
+class FindTest(CorpusTestCase):
+    def test_a_missing_file_is_named_with_those_near_to_it(self):
+        self.write("train.jsonl", CONTENTS["jsonl"])
+        with self.assertRaisesRegex(FileNotFoundError, "`test_file`: there is no file .*Did you mean '.*train.jsonl'"):
+            self.load(test_file="trian.jsonl")
+        with self.assertRaisesRegex(FileNotFoundError, "there is no file '.*/no folder/x.txt'"):
+            self.load(train_file="no folder/x.txt")
+        with self.assertRaisesRegex(ValueError, "is a folder. Name its files"):
+            self.load(train_file="")
+
+    def test_a_file_that_is_named_twice_is_refused(self):
+        self.write("a.jsonl", CONTENTS["jsonl"])
+        Path(self.path("cache")).mkdir()
+        for other in ("*.jsonl", "cache/../a.jsonl"):
+            with self.assertRaisesRegex(ValueError, "`train_file` names .*a.jsonl 2 times"):
+                self.load(train_file=["a.jsonl", other])
+
+    def test_a_name_that_datasets_takes_for_a_glob_is_refused(self):
+        for name in ("texts[1]", "texts1"):
+            os.makedirs(self.path(f"{name}/train"))
+            self.write(f"{name}/train/a.jsonl", json.dumps({"text": name}))
+        message = r"the path .*texts\[1\].* holds one of the characters \[ \* \?"
+        for source in ({"train_file": "texts[1]/train/a.jsonl"}, {"dataset_name": self.path("texts[1]")}):
+            with self.assertRaisesRegex(ValueError, f"`{next(iter(source))}`: {message}"):
+                self.load(**source)
+
+
 class TrapsTest(CorpusTestCase):
     def read(self, *names, streaming=False):
         corpus = self.load(train_file=list(names), streaming=streaming, validation_split_percentage=0)
@@ -123,7 +151,6 @@ class TrapsTest(CorpusTestCase):
         case=[
             ("text,y\na,1,2\nb,3,4\n", "the first row of .*a.csv has 3 cells, but there are 2 columns: 'text', 'y'"),
             ("text,y\na,1\nb,3,4\n", "a.csv as csv: .* Expected 2 fields in line 3, saw 3"),
-            ("text,text\na,0\n", "several columns of one name: 'text', 'text'. Rename"),
         ],
         streaming=[False, True],
     )
@@ -186,7 +213,7 @@ class TrapsTest(CorpusTestCase):
             ("text.txt", CONTENTS["txt"].encode("utf-16"), "text.txt, line 1: it is not UTF-8"),
             ("text.jsonl", '{"text": "a"}\n\n{"text": "b\n', "text.jsonl, line 3: Invalid control character"),
             ("text.jsonl", '{"text": "a"}\n"b"\n', r"text.jsonl, line 2: it is no object such as {.text.: "),
-            ("text.parquet", b"no parquet", "text.parquet: "),
+            ("text.parquet", b"no parquet", "text.parquet as parquet: "),
             ("text.txt.gz", gzip.compress(b"text " * 100_000)[:-100], "text.txt.gz: .*end-of-stream"),
             ("text.doc", "x", "text.doc has an unknown extension. Known are .txt, .json, .jsonl, .csv, .parquet"),
         ],

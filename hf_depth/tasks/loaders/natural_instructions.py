@@ -17,7 +17,7 @@ from typing import Any
 
 from datasets import Dataset, Features, List, Value
 
-from ...data.files import file_version
+from ...data.reading import file_version
 from ...errors import UserError, listed
 from ...ranges import AT_LEAST_ONE, NOT_NEGATIVE, check_ranges
 from ..reading import TaskFiles, keep_rows, kept_splits, named_generator

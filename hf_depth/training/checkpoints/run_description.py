@@ -21,8 +21,9 @@ from transformers import AutoConfig, PreTrainedModel, TrainingArguments
 from ...arguments.data_args import MIXTURE_FLAGS, TEXT_FLAGS, CorpusArguments, ObjectiveArguments
 from ...arguments.model_args import ModelArguments
 from ...arguments.task_args import TaskArguments
-from ...data.files import describe_all_files, describe_file, file_names
+from ...data.corpus import describe_all_files, describe_file
 from ...data.mixture import MixtureDataset
+from ...data.reading import file_names
 from ...data.shards import ShardFolder
 from ...data.streams import TrainingStream
 from ...data.tokenization import load_tokenizer
