@@ -53,7 +53,11 @@ from hf_depth import (  # noqa: E402
     load_tokenizer,
     train_tokenizer,
 )
-from hf_depth.data.noise_lengths import depth_input_and_target_lengths, t5_raw_length  # noqa: E402
+from hf_depth.data.noise_lengths import (  # noqa: E402
+    depth_input_and_target_lengths,
+    largest_raw_length,
+    t5_input_and_target_lengths,
+)
 from hf_depth.data.preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor  # noqa: E402
 from hf_depth.data.shards import prepare_shards  # noqa: E402
 
@@ -125,7 +129,7 @@ def compare_preparation(args: argparse.Namespace, table: Table) -> None:
     documents = load_corpus(train_file=args.train_file, validation_split_percentage=0)
     texts = [text for text in documents["train"]["text"] if text]
     tokenizer = add_sentence_tokens(get_tokenizer(args.tokenizer, texts))
-    raw_length = t5_raw_length(INPUT_LENGTH, 0.15, SPAN_LENGTH)
+    raw_length = largest_raw_length(lambda n: t5_input_and_target_lengths(n, 0.15, SPAN_LENGTH), INPUT_LENGTH)
     prepare = {
         "the tokenizer alone": lambda batch: tokenizer(batch["text"])["input_ids"],
         "T5": SpanCorruptionPreprocessor(tokenizer, raw_length),
@@ -189,7 +193,8 @@ def unseen_parts(texts: list[str], number: int, size: float) -> list[list[str]]:
 def compare_collators(args: argparse.Namespace, table: Table) -> None:
     rng, tokenizer = np.random.default_rng(0), synthetic_tokenizer()
     for density in (0.15, 0.3):
-        raw_length = t5_raw_length(INPUT_LENGTH, density, SPAN_LENGTH)  # 568 and 639 tokens: 512 once corrupted
+        lengths = partial(t5_input_and_target_lengths, noise_density=density, mean_noise_span_length=SPAN_LENGTH)
+        raw_length = largest_raw_length(lengths, INPUT_LENGTH)  # 568 and 639 tokens: 512 once corrupted
         examples = [{"input_ids": ids} for ids in rng.integers(3, NUM_PIECES, (args.batch_size, raw_length))]
         collators = {"hf_depth": DataCollatorForT5SpanCorruption(tokenizer, density, SPAN_LENGTH)}
         if args.nanot5_path:

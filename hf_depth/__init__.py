@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
         SpanCorruptionObjective,
     )
     from .data.shards import ShardFolder, prepare_shards
-    from .data.tokenization import add_sentence_tokens, load_tokenizer
-    from .data.vocabulary import train_tokenizer
+    from .data.tokenization import add_sentence_tokens, load_tokenizer, train_tokenizer
     from .evaluation.embeddings import sentence_embeddings
     from .evaluation.metrics import register_metric
     from .evaluation.ordering import order_sentences
@@ -53,8 +52,7 @@ _MODULES = {
         "SpanCorruptionObjective",
     ),
     "data.shards": ("ShardFolder", "prepare_shards"),
-    "data.tokenization": ("add_sentence_tokens", "load_tokenizer"),
-    "data.vocabulary": ("train_tokenizer",),
+    "data.tokenization": ("add_sentence_tokens", "load_tokenizer", "train_tokenizer"),
     "evaluation.embeddings": ("sentence_embeddings",),
     "evaluation.metrics": ("register_metric",),
     "evaluation.ordering": ("order_sentences",),

@@ -38,6 +38,9 @@ NOT_NEGATIVE = Range(least=0)
 AT_LEAST_ONE = Range(least=1)
 WORKERS = Range(least=0, most=1024)  # a higher number is a typing error and would fill the memory
 LENGTH = Range(least=1, most=2**17)  # of what a model reads or writes at once: tables of noise grow with it
+# Fields of a configuration that only a model from scratch takes.
+SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
+SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
 LENGTHS = ("max_source_length", "max_target_length", "packed_source_length", "packed_target_length")
 
 

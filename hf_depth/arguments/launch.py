@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import huggingface_hub.utils
 import torch
 import transformers
 
@@ -118,23 +119,18 @@ def set_up(training_args: "TrainingArguments") -> None:
         level = training_args.get_process_log_level()
     logging.basicConfig(handlers=[logs], level=level)
     if training_args.disable_tqdm or training_args.process_index != 0 or not sys.stderr.isatty():
-        _disable_progress_bars()
+        import datasets  # which those who ask for help do not wait for
+
+        # Those of preparing and loading, which in a log file are long lines of garbage.
+        transformers.utils.logging.disable_progress_bar()
+        datasets.disable_progress_bars()
+        huggingface_hub.utils.disable_progress_bars()
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer at every evaluation
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # its errors are raised as well
     check_launch(training_args)
     device = training_args.device
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     logger.info(f"Device: {device}{name}, processes: {training_args.world_size}, PyTorch {torch.__version__}")
-
-
-def _disable_progress_bars() -> None:
-    """Those of preparing and loading, which in a log file are long lines of garbage."""
-    import datasets
-    from huggingface_hub.utils import disable_progress_bars
-
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    disable_progress_bars()
 
 
 class _Formatter(logging.Formatter):

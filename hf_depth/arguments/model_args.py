@@ -13,7 +13,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..credentials import is_hub_name
 from ..errors import UserError
-from ..ranges import Range, check_ranges
+from ..ranges import SIZE_FIELDS, SIZES, Range, check_ranges
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
     from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
@@ -23,9 +23,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
 MAX_TOKENIZER_DOCUMENTS = 200_000
 
-SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
-# Only a model from scratch takes these.
-SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
 # Fields of `DepthConfig`, which are options of `--config_overrides`.
 CONFIG_FIELDS = (
     *(*SIZE_FIELDS, "dropout_rate", "num_sentence_tokens"),
@@ -188,8 +185,7 @@ class ModelArguments:
         `save_on_each_node` by the first one of each node. The same texts give the same vocabulary.
         At most `MAX_TOKENIZER_DOCUMENTS` are read: at equal distances from a sequence, otherwise the first ones.
         """
-        from ..data.tokenization import NUM_SENTENCE_TOKENS, load_tokenizer
-        from ..data.vocabulary import train_tokenizer
+        from ..data.tokenization import NUM_SENTENCE_TOKENS, load_tokenizer, train_tokenizer
 
         folder = Path(training_args.output_dir, "tokenizer")
         # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import Field
 from pathlib import Path
@@ -17,7 +17,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from ..errors import UserError, listed
+from ..errors import UserError, suggestion
 from ..yaml_files import load_yaml
 from .launch import stop
 
@@ -38,13 +38,14 @@ def parse_arguments(
     defaults: Mapping[str, Any] | None = None,
 ) -> tuple:
     """
-    Fill dataclasses from flags, from a YAML or JSON file, or from a file followed by flags that override it.
+    Fill dataclasses from flags, from a YAML or JSON file, or from a file followed by flags that override it: one
+    instance of each, in their order. A mistake ends the process with status 2 and a message that names the flag.
 
     The file maps names of flags to values: `null` is `None`, a list gives a flag several values, and a mapping goes to
     flags that take JSON. Plain values are read as on the command line: `learning_rate: 1e-4` is a number, and
     `eval_strategy: no` is the strategy.
 
-    A dataclass may have
+    A dataclass, as for `transformers.HfArgumentParser`, may have
 
     - `_argument_group_name`, the topic of its flags in `--help`;
     - `option_groups`, which maps the name of a flag to fields that are options of it: with `{"config_overrides":
@@ -52,18 +53,7 @@ def parse_arguments(
     - `alternatives`, which maps each of several fields to those that belong to it. A flag for one of them replaces the
       others in the file: `--train_file` its `dataset_name`.
 
-    Args:
-        dataclass_types: dataclasses as for `transformers.HfArgumentParser`, no field name twice.
-        args: the command line without the program's name; `sys.argv[1:]` by default.
-        description: first lines of `--help`.
-        defaults: other defaults than those of the dataclasses.
-
-    Returns:
-        `tuple`: one instance of each dataclass, in their order.
-
-    Raises:
-        `SystemExit`: with code 2 after a mistake; a message on stderr names the flag and its value. With code 0 after
-            `--help`.
+    `defaults` are other defaults than those of the dataclasses.
 
     >>> from dataclasses import make_dataclass
     >>> parse_arguments([make_dataclass("Arguments", [("max_steps", int, 10)])], ["--max_steps", "100"])
@@ -173,7 +163,8 @@ class ScriptParser(HfArgumentParser):
         place = f" (in {self.path})" if found[1].rpartition(".")[2] in self.file_flags else ""
         message = message[found.end() :]
         if choice := re.match(r"invalid choice: '(.*?)'", message):
-            message = f"{choice[0]}.{_near_choices(choice[1], self._action(found[1]).choices)}"
+            names = filter(None, self._action(found[1]).choices)
+            message = f"{choice[0]}.{suggestion(choice[1], names, 'choices')}"
         raise UserError(f"argument `--{found[1]}`{place}: {message}")
 
     def _with_options(self, args: Sequence[str]) -> Iterator[str]:
@@ -239,16 +230,6 @@ class ScriptParser(HfArgumentParser):
             others = [one for one in alternatives.items() if one[0] not in chosen] if chosen else []
             for name in {name for other, its in others for name in (other, *its)} & self.file_flags.keys():
                 values[name] = self.get_default(name)
-
-
-def _near_choices(typed: str, choices: Iterable[str | None]) -> str:
-    """Which choices begin as a mistyped one may be meant to: those of `adamw` for `adamv`."""
-    names = [name for name in choices if name is not None]
-    near = typed and difflib.get_close_matches(typed, {name[: len(typed)] for name in names}, n=1)
-    meant = [name for name in names if near and name.startswith(near[0])]
-    if not meant:
-        return f" The choices are: {listed(names)}."
-    return f" Did you mean {'one of ' if len(meant) > 1 else ''}{listed(meant)}?"
 
 
 def read_config(path: Path) -> dict[str, Any]:

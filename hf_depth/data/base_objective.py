@@ -5,6 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from inspect import get_annotations
 from itertools import islice
 from typing import Any, ClassVar
@@ -252,8 +253,7 @@ class Objective(ABC):
                 f"`documents` must be a data set, got {type(documents).__name__}. Prepare the splits of a corpus by "
                 '`objective.prepare_splits(corpus)`; make a data set of texts by `Dataset.from_dict({"text": texts})`.'
             )
-        packing = self.packing if packing is None else packing
-        preprocessor = self.training_preprocessor(text_column) if packing else self.preprocessor(text_column)
+        preprocessor = (self.preprocessor if packing is False else self.training_preprocessor)(text_column)
         settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache, "desc": desc}
         examples = self._prepare(documents, preprocessor, max_samples, **settings)
         if isinstance(examples, Dataset):
@@ -311,38 +311,59 @@ class Objective(ABC):
         Raises:
             `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
         """
-        limits = _checked_limits(corpus, max_samples or {})
-        settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache}
-        order = {"seed": seed, "buffer_size": shuffle_buffer_size}
+        if not isinstance(corpus, Mapping):
+            raise UserError(
+                f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one "
+                "data set by `objective.prepare(documents)`."
+            )
+        for split in max_samples or ():
+            if split not in (*corpus, "train", "validation", "test"):
+                raise UserError(f"`max_samples`: there is no split {split!r}, only {listed(corpus)}.")
         data, statistics = {}, {}
         for split, documents in corpus.items():
-            how = _SplitSettings(split, limits.get(split), main_process_first, settings, order)
+            prepare = partial(
+                self._prepare_split,
+                split,
+                limit=(max_samples or {}).get(split),
+                main_process_first=main_process_first,
+                order={"seed": seed, "buffer_size": shuffle_buffer_size},
+                num_proc=num_proc,
+                overwrite_cache=overwrite_cache,
+            )
             if not isinstance(documents, DocumentMixture):
-                data[split], counts = self._prepare_split(how, documents, text_column, whole_shards)
+                data[split], counts = prepare(documents, text_column, whole_shards)
                 statistics |= {split: counts} if counts else {}
                 continue
             sources, counts = {}, {}
             for name, one in documents.sources.items():
                 with naming_source(name):
                     logger.info(f"{split}, source {name!r}:")
-                    sources[name], counts[name] = self._prepare_split(
-                        how, documents[name], one.text_column, one.is_remote, name
-                    )
+                    sources[name], counts[name] = prepare(documents[name], one.text_column, one.is_remote, name)
             data[split], of_split = join_sources(split, sources, counts, documents.mixing, seed)
             statistics |= of_split
         return data, statistics
 
     def _prepare_split(
-        self, how: "_SplitSettings", documents: Documents, text_column: str, whole_shards: bool, source: str = ""
+        self,
+        split: str,
+        documents: Documents,
+        text_column: str,
+        whole_shards: bool,
+        source: str = "",
+        *,
+        limit: int | None,
+        main_process_first: Callable[..., contextlib.AbstractContextManager],
+        order: Mapping[str, int],
+        **settings: Any,
     ) -> tuple[Dataset | ExampleStream, Statistics | None]:
         """The examples of a split, or of a source of it, and their statistics if their number is known."""
-        split, title = how.split, f"{source} {how.split}".lstrip()
-        if isinstance(documents, IterableDataset) and split == "train" and how.limit is None:
-            return self._endless(documents, text_column, whole_shards=whole_shards, **how.order), None
+        title = f"{source} {split}".lstrip()
+        if isinstance(documents, IterableDataset) and split == "train" and limit is None:
+            return self._endless(documents, text_column, whole_shards=whole_shards, **order), None
         # Metrics of evaluation are means over examples, and `generate()` takes one per row.
         preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
-        with how.main_process_first(desc=f"preparing the {title} split"):
-            examples = self._prepare(documents, preprocessor, how.limit, desc=f"Preparing {title}", **how.settings)
+        with main_process_first(desc=f"preparing the {title} split"):
+            examples = self._prepare(documents, preprocessor, limit, desc=f"Preparing {title}", **settings)
             if isinstance(examples, IterableDataset):  # in parts: lists take ten times the memory of arrays
                 parts = [Dataset.from_dict(part, features=preprocessor.features) for part in examples.iter(1000)]
                 if not parts:
@@ -381,28 +402,3 @@ class Objective(ABC):
             logger.warning(
                 f"No example of the {split} data has metadata: {', '.join(self.metadata_columns)} are empty."
             )
-
-
-@dataclass(frozen=True)
-class _SplitSettings:
-    """How a split is prepared, see [`Objective.prepare_splits`]."""
-
-    split: str
-    limit: int | None
-    main_process_first: Callable[..., contextlib.AbstractContextManager]
-    settings: Mapping[str, Any]  # of `Objective._prepare`
-    order: Mapping[str, int]  # of an `ExampleStream`
-
-
-def _checked_limits(corpus: Any, max_samples: Mapping[str, int | None]) -> Mapping[str, int | None]:
-    if not isinstance(corpus, Mapping):
-        raise UserError(
-            f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one "
-            "data set by `objective.prepare(documents)`."
-        )
-    for split, limit in max_samples.items():
-        if split not in (*corpus, "train", "validation", "test"):
-            raise UserError(f"`max_samples`: there is no split {split!r}, only {listed(corpus)}.")
-        if limit is not None and limit < 1:
-            raise UserError(f"`max_samples` of {split} must be at least 1, got {limit}.")
-    return max_samples

@@ -103,28 +103,12 @@ def load_corpus(
     of_hub = {"dataset_config_name": dataset_config_name, "split": split, "revision": revision}
     mixing = Mixing(None, mixture_temperature, mixture_stopping_strategy)
     _check_one_source(dataset_name, files, dataset_mixture, of_hub, mixing, installed_packages)
-    reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
-    held_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
-    if dataset_mixture is not None:
-        return _load_mixture(dataset_mixture, mixing, reading | held_out)
-    return _load_source(dataset_name, files, of_hub, installed_packages, **reading, **held_out)
-
-
-def _load_source(
-    dataset_name: str | None,
-    files: Mapping[str, list[str]],
-    of_hub: Mapping[str, str | None],
-    installed_packages: bool,
-    text_column: str,
-    streaming: bool,
-    cache_dir: str | None,
-    validation_split_percentage: float,
-    split_seed: int,
-) -> DatasetDict | IterableDatasetDict:
-    """The splits of files, of a data set, or of Python's own documentation."""
     if not 0 <= validation_split_percentage < 100:
         raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
+    if dataset_mixture is not None:
+        held_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
+        return _load_mixture(dataset_mixture, mixing, reading | held_out)
     if dataset_name:
         corpus = _load_named(dataset_name, **reading, **of_hub)
     elif files:

@@ -35,21 +35,13 @@ class _Handed(dict[str, torch.Tensor]):
     """A batch that a worker hands over as bytes. By shared memory, each tensor would take a round trip."""
 
     def __reduce__(self) -> tuple:
-        # What a user's own collator has added may be anything; torch has its own way for it.
-        arrays = {name: value.numpy() for name, value in self.items() if getattr(value, "dtype", None) in _AS_BYTES}
-        return _received, (list(self), arrays, {name: self[name] for name in self.keys() - arrays.keys()})
+        # The collators write int64 and bool. What a user's own has added may be anything; torch has its way for it.
+        is_ours = {name: getattr(value, "dtype", None) in (torch.int64, torch.bool) for name, value in self.items()}
+        return _received, ({name: value.numpy() if is_ours[name] else value for name, value in self.items()},)
 
 
-_AS_BYTES = (torch.int64, torch.bool)  # what the collators write
-
-
-def _received(names: list[str], arrays: Mapping[str, np.ndarray], others: Mapping[str, Any]) -> dict[str, Any]:
-    values = {**_tensors(arrays), **others}
-    return {name: values[name] for name in names}
-
-
-def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(values) for name, values in arrays.items()}
+def _received(batch: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
 
 
 @dataclass
@@ -114,45 +106,34 @@ class _CorruptionCollator:
 
     def set_epoch(self, epoch: int) -> None:
         """
-        Corrupt each example in a new way from now on, also in the running workers of a data loader.
-
-        Args:
-            epoch (`int`): how often the data set has been read before. Equal epochs give equal batches.
+        Corrupt each example in a new way from now on, also in the running workers of a data loader. `epoch` is how
+        often the data set has been read before; equal epochs give equal batches.
         """
         self._epoch.fill_(int(epoch))
 
     def set_metadata_probability(self, probability: float) -> None:
-        """
-        Put metadata before other examples from now on, also in the running workers of a data loader.
-
-        Args:
-            probability (`float`): 0 for no example, 1 for all that have metadata.
-        """
+        """Put metadata before other examples from now on, also in the running workers of a data loader."""
         self.metadata_probability = probability
         self._metadata_probability.fill_(probability)
 
     def __call__(self, examples: Sequence[Mapping]) -> dict[str, torch.Tensor]:
         """
+        Corrupt examples, or rows of several, as [`PackedPreprocessor`] makes them: each as if it stood alone.
+
         Args:
-            examples (`Sequence[Mapping]`): with `input_ids`, token ids without special tokens, as a list or (faster,
-                see `Dataset.with_format("numpy")`) an array of shape `(length,)`; for DEPTH also `sentence_lengths`,
-                of shape `(num_sentences,)`; with `whole_units` also `unit_lengths`, of shape `(num_units,)`.
-                `metadata_ids` stand before the input with `metadata_probability`. `num_cut_tokens` is passed on;
-                `stream_epoch` takes the place of the epoch. Of examples of a mixture, which have a `source`, what is
-                counted of it is passed on. Or rows of several examples, as [`PackedPreprocessor`] makes them: each
-                example is corrupted as if it stood alone.
+            examples: with `input_ids`, token ids without special tokens, as a list or (faster) an array of shape
+                `(length,)`; for DEPTH also `sentence_lengths`, with `whole_units` also `unit_lengths`. `metadata_ids`
+                stand before the input with `metadata_probability`; `stream_epoch` takes the place of the epoch.
 
         Returns:
-            `dict[str, torch.Tensor]`:
+            int64, or bool for the mask:
 
-            - `input_ids` (`torch.LongTensor` of shape `(batch_size, source_length)`);
-            - `attention_mask` (`torch.BoolTensor` of shape `(batch_size, source_length)`): `False` for padding;
-            - `labels` (`torch.LongTensor` of shape `(batch_size, target_length)`), padded with -100;
-            - `num_cut_tokens` (`torch.LongTensor` of shape `(batch_size,)`), if the examples have it;
-            - `source`, `num_tokens` (before corruption), `num_examples` (1, but of packed rows) and `num_documents`
-              (`torch.LongTensor` of shape `(batch_size,)`), if the examples have a `source`;
-            - of rows of several examples also `encoder_segment_ids` and `decoder_segment_ids` (`torch.LongTensor` of
-              the shapes of `input_ids` and `labels`), which count the examples of a row from 1; 0 for padding.
+            - `input_ids` and `attention_mask` (`False` for padding), of shape `(batch_size, source_length)`;
+            - `labels` of shape `(batch_size, target_length)`, padded with -100;
+            - of shape `(batch_size,)`: `num_cut_tokens` if the examples have it, and with a `source` also this one,
+              `num_tokens` (before corruption), `num_examples` (1, but of packed rows) and `num_documents`;
+            - of rows of several examples also `encoder_segment_ids` and `decoder_segment_ids`, of the shapes of
+              `input_ids` and `labels`, which count the examples of a row from 1; 0 for padding.
 
         Raises:
             `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit.
@@ -183,7 +164,7 @@ class _CorruptionCollator:
             batch["num_tokens"] = np.add.reduceat(lengths, run_starts(batch["num_examples"]), dtype=np.int64)
         for name in counted:
             batch[name] = np.array([example.get(name, 0) for example in examples], dtype=np.int64)
-        return (dict if torch.utils.data.get_worker_info() is None else _Handed)(_tensors(batch))
+        return (dict if torch.utils.data.get_worker_info() is None else _Handed)(_received(batch))
 
     def _check_columns(self, example: Mapping) -> None:
         missing = [name for name in self._columns if name not in example]
@@ -294,9 +275,8 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
     `objective="mixture_of_denoisers"` (UL2): each example draws one of the `denoisers`, which says how much is masked
     and in what spans, and the input begins with its mode token.
 
-    Examples have a column `input_ids`, at least two token ids each, as [`SpanCorruptionPreprocessor`] makes them. If
-    all have [`t5_raw_length`] tokens, nothing is padded. Of examples of [`DepthPreprocessor`], the sentences are one
-    text.
+    Examples have a column `input_ids`, at least two token ids each, as [`SpanCorruptionPreprocessor`] makes them. The
+    sentences of [`DepthPreprocessor`] are one text.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with `<extra_id_0>`, `<extra_id_1>`, …

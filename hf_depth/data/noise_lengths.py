@@ -16,7 +16,6 @@ Lengths are those of the encoder input and of the target, special tokens include
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -110,28 +109,6 @@ def prefix_lengths(num_tokens: Count) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(num_tokens), np.asarray(num_tokens)
 
 
-def t5_raw_length(
-    max_source_length: int,
-    noise_density: float,
-    mean_noise_span_length: float,
-    max_target_length: int | None = None,
-    max_unit_length: int = 1,
-) -> int:
-    """
-    [`largest_raw_length`] of T5's span corruption, see [`t5_input_and_target_lengths`].
-
-    >>> t5_raw_length(512, 0.15, 3.0), t5_raw_length(512, 0.3, 3.0)
-    (568, 639)
-    """
-    bounds = partial(
-        t5_input_and_target_lengths,
-        noise_density=noise_density,
-        mean_noise_span_length=mean_noise_span_length,
-        max_unit_length=max_unit_length,
-    )
-    return largest_raw_length(bounds, max_source_length, max_target_length)
-
-
 def largest_raw_length(
     bounds: Callable[[Count], tuple[np.ndarray, np.ndarray]],
     max_source_length: int,
@@ -140,6 +117,9 @@ def largest_raw_length(
     """
     The largest number of tokens before corruption whose input and target fit. `bounds` gives the largest lengths of
     both for a number of tokens, and does not fall as it rises. `ValueError` if not even two tokens fit.
+
+    >>> largest_raw_length(lambda num_tokens: t5_input_and_target_lengths(num_tokens, 0.15, 3.0), 512)  # as for T5
+    568
     """
 
     def is_too_long(num_tokens: int) -> bool:

@@ -55,25 +55,9 @@ class PackedPreprocessor:
     # The examples of a batch of documents are put together: large batches leave little padding.
     joins_documents = True
 
-    @property
-    def text_column(self) -> str:
-        """The column that holds the documents."""
-        return self.preprocessor.text_column
-
-    @property
-    def input_columns(self) -> tuple[str, ...]:
-        """The columns of the documents that are read."""
-        return self.preprocessor.input_columns
-
-    @property
-    def min_sentences(self) -> int:
-        """The least sentences of an example."""
-        return self.preprocessor.min_sentences
-
-    @property
-    def versions(self) -> dict[str, Any]:
-        """The versions of all that decides which rows documents give."""
-        return self.preprocessor.versions
+    def __post_init__(self):
+        for name in ("text_column", "input_columns", "min_sentences", "versions"):
+            setattr(self, name, getattr(self.preprocessor, name))
 
     @property
     def features(self) -> Features:

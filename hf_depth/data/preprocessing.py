@@ -92,7 +92,7 @@ class SpanCorruptionPreprocessor(Preprocessor):
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
-        raw_length (`int`): most tokens of a window before corruption, see [`t5_raw_length`]; at least 3.
+        raw_length (`int`): most tokens of a window before corruption, see [`largest_raw_length`]; at least 3.
         text_column (`str`, defaults to `"text"`): the column that holds the documents.
         pack_examples (`bool`, defaults to `False`): join the documents of a batch, with `</s>` between them, before
             they are cut. All windows but the last of a batch are then full, but for a `</s>` at an end, which is left

@@ -161,12 +161,7 @@ class ShardFolder:
         return {name: of for name, of in self.manifest["shards"].items() if name.rpartition("/")[0] == place}
 
     def sources(self, split: str) -> dict[str, Dataset]:
-        """
-        Return the examples of each source of a split, in numpy format.
-
-        Raises:
-            `ValueError`: if there is no such split, or a shard is damaged; names it.
-        """
+        """The examples of each source of a split, in numpy format; `ValueError` that names a damaged shard."""
         if split not in self.counts:
             raise UserError(
                 f"`tokenized_dataset_dir` {self.folder} has no split {split!r}, only {listed(self.counts)}."
@@ -364,7 +359,14 @@ def prepare_shards(
     folder, plan = Path(folder), _plan(objective, shard_size, text or {})
     mixing = getattr(corpus.get("train"), "mixing", None)
     mixing = mixing and asdict(mixing)
-    saved = _same_preparation(folder, plan, overwrite)
+    saved = _begun(folder)
+    saved = None if overwrite else saved
+    changed = [] if saved is None else differences({name: saved.get(name) for name in plan}, plan)
+    if changed:
+        raise UserError(
+            f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
+            "folder, or prepare this one anew by `overwrite_cache`."
+        )
     if saved is not None and "shards" in saved and all((folder / name).is_file() for name in saved["shards"]):
         logger.info(f"{folder} is already finished.")
         _write_manifest(folder, saved | {"mixing": mixing})  # may change, as no example depends on it
@@ -383,20 +385,6 @@ def prepare_shards(
         objective.report(_example_counts(summed_statistics(list(found.values()))), split)
     _write_manifest(folder, plan | {"sources": counts, "mixing": mixing, "shards": shards})
     return ShardFolder.open(folder)
-
-
-def _same_preparation(folder: Path, plan: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:
-    """The manifest of an earlier call to go on from, if any. Raises `ValueError` if its arguments were others."""
-    saved = _begun(folder)
-    if saved is None or overwrite:
-        return None
-    changed = differences({name: saved.get(name) for name in plan}, plan)
-    if changed:
-        raise UserError(
-            f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
-            "folder, or prepare this one anew by `overwrite_cache`."
-        )
-    return saved
 
 
 def _documents_by_source(
@@ -436,7 +424,7 @@ class _ShardWriter:
         self.folder, self.place, self.overwrite = folder, place, overwrite
         self.preprocessor = make(text_column)
         self.unk_token_id = objective.tokenizer.unk_token_id
-        self.id_type = id_type(len(objective.tokenizer))
+        self.id_type = pa.uint16() if len(objective.tokenizer) <= 1 << 16 else pa.uint32()
         self.plan = json.dumps([plan[name] for name in ("versions", "tokenizer", "settings")])
         self.parent = os.getpid()
         joins = self.preprocessor.joins_documents
@@ -518,13 +506,3 @@ class _ShardWriter:
             for field in table.schema
         ]
         return table.cast(pa.schema(fields))
-
-
-def id_type(vocab_size: int) -> pa.DataType:
-    """
-    Return the smallest integer type that holds all ids of a vocabulary.
-
-    >>> id_type(32128), id_type(65536), id_type(65537)
-    (DataType(uint16), DataType(uint16), DataType(uint32))
-    """
-    return pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()

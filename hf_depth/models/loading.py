@@ -12,6 +12,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..data.tokenization import sentence_fields
 from ..errors import UserError, suggestion
+from ..ranges import SIZE_FIELDS
 from .adapters import is_adapter, load_adapted
 from .configuration_depth import DEPTH_CONFIGS, T5_MODEL_TYPES, DepthConfig, DepthFields
 from .modeling_depth import (
@@ -28,8 +29,6 @@ MODEL_TYPES = {
 }
 # Fields that a DEPTH configuration has beside those of T5.
 SENTENCE_SETTINGS = tuple(DepthFields.__annotations__)
-SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
-SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
 # Fields of a configuration that follow from others, or from the class of the model.
 NOT_INHERITED = (
     *("model_type", "architectures", "auto_map", "dtype"),

@@ -41,7 +41,7 @@ class DataCollatorForTasks(DataCollatorForSeq2Seq):
 
     >>> import tempfile
     >>> from hf_depth import DataCollatorForTasks
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     tokenizer = train_tokenizer(["It rains."], 200, folder, allow_fewer=True)
     >>> examples = [{"input_ids": [5, 6, 1], "labels": [7, 1]}, {"input_ids": [5, 1], "labels": [1]}]

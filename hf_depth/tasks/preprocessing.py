@@ -47,7 +47,7 @@ class TaskPreprocessor:
     >>> import tempfile
     >>> from hf_depth import add_sentence_tokens, get_task
     >>> from hf_depth.tasks.preprocessing import TaskPreprocessor
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     tokenizer = train_tokenizer(["rte sentence1: It rains. sentence2: not_entailment"], 200, folder, True)
     >>> tokenizer = add_sentence_tokens(tokenizer)

@@ -73,7 +73,7 @@ class TaskSplits:
 
     >>> import tempfile
     >>> from hf_depth import TaskSplits, add_sentence_tokens
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> rows = {"sentence1": ["It rains."] * 4, "sentence2": ["It is wet."] * 4, "label": [0, 1, 1, 0]}
     >>> splits = TaskSplits.from_datasets("glue/rte", {"train": Dataset.from_dict(rows)})
     >>> with tempfile.TemporaryDirectory() as folder:

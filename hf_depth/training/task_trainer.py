@@ -56,7 +56,7 @@ class TaskTrainer(DepthTrainer):
 
     >>> import tempfile
     >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
-    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from hf_depth import train_tokenizer
     >>> from transformers import T5Config
     >>> rows = {"sentence1": ["It rains."] * 4, "sentence2": ["It is wet."] * 4, "label": [0, 1, 1, 0]}
     >>> splits = TaskSplits.from_datasets("glue/rte", dict.fromkeys(("train", "validation"), Dataset.from_dict(rows)))

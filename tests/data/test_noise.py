@@ -4,28 +4,23 @@ import numpy as np
 from absl.testing import parameterized
 
 from hf_depth.data.noise import Draw, ExampleRandom, example_keys, random_spans
-from hf_depth.data.noise_lengths import t5_input_and_target_lengths, t5_raw_length
+from hf_depth.data.noise_lengths import largest_raw_length, t5_input_and_target_lengths
 
 
 class LengthsTest(parameterized.TestCase):
-    def test_t5_raw_text_fills_the_input(self):
-        self.assertEqual(t5_raw_length(512, 0.15, 3.0), 568)
-        self.assertEqual(t5_input_and_target_lengths(568, 0.15, 3.0), (512, 114))
+    @parameterized.product(source=(3, 128, 512), target=(None, 100), density=(0.05, 0.5, 0.9), mean=(1.0, 3.0))
+    def test_one_more_token_than_the_longest_text_would_not_fit(self, source, target, density, mean):
+        def fits(num_tokens):
+            lengths = t5_input_and_target_lengths(num_tokens, density, mean)
+            return lengths[0] <= source and lengths[1] <= (target or np.inf)
 
-    @parameterized.product(source=(3, 128, 512), density=(0.05, 0.5, 0.9), mean=(1.0, 3.0))
-    def test_one_more_token_would_not_fit(self, source, density, mean):
-        raw = t5_raw_length(source, density, mean)
-        self.assertLessEqual(t5_input_and_target_lengths(raw, density, mean)[0], source)
-        self.assertGreater(t5_input_and_target_lengths(raw + 1, density, mean)[0], source)
-
-    def test_a_maximal_target_length_is_kept_too(self):
-        raw = t5_raw_length(512, 0.3, 3.0, max_target_length=100)
-        self.assertLessEqual(t5_input_and_target_lengths(raw, 0.3, 3.0)[1], 100)
-        self.assertGreater(t5_input_and_target_lengths(raw + 1, 0.3, 3.0)[1], 100)
+        raw = largest_raw_length(lambda n: t5_input_and_target_lengths(n, density, mean), source, target)
+        self.assertTrue(fits(raw))
+        self.assertFalse(fits(raw + 1))
 
     def test_no_room_for_two_tokens_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "`max_source_length`=2 .* two tokens of text need 3"):
-            t5_raw_length(2, 0.15, 3.0)
+            largest_raw_length(lambda n: t5_input_and_target_lengths(n, 0.15, 3.0), 2)
 
 
 class RandomSpansTest(parameterized.TestCase):

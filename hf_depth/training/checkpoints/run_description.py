@@ -28,7 +28,8 @@ from ...data.shards import ShardFolder
 from ...data.streams import TrainingStream
 from ...data.tokenization import load_tokenizer
 from ...errors import UserError
-from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS, config_values
+from ...models.loading import SENTENCE_SETTINGS, config_values
+from ...ranges import SIZE_FIELDS
 from ...tasks.registry import training_tasks
 from ...tasks.spec import TaskSpec
 from ..evaluation import by_name
