@@ -238,7 +238,10 @@ def read_config(path: Path) -> dict[str, Any]:
     which is passed on as JSON, are converted here.
     """
     if path.suffix not in CONFIG_SUFFIXES:
-        raise UserError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")
+        advice = (
+            ". Write `--name value`: docs/how_to/coming_from.md has the flags of nanoT5" if "=" in str(path) else ""
+        )
+        raise UserError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'{advice}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -43,9 +43,9 @@ READING_VERSION = 1  # raised when the same file gives other rows
 FILE_ARGUMENTS = ("train_file", "validation_file", "test_file")
 # Builders of `datasets` by the end of a file name; all but .parquet may be followed by .gz.
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
-Files = str | os.PathLike | Sequence[str | os.PathLike] | None  # one file or several, or none
-
 _LOOKED_AT = 1 << 26  # characters in which blank lines are looked for
+
+Files = str | os.PathLike | Sequence[str | os.PathLike] | None  # one file or several, or none
 
 
 def file_names(files: Files) -> list[str]:
@@ -63,9 +63,8 @@ def check_files_named(arguments: Mapping[str, Files]) -> None:
 
 def find_files(argument: str, names: Sequence[str]) -> list[str]:
     """
-    The files that names or globs stand for, in their order; those of a glob are sorted, and `~` is the home folder. An
-    address with a protocol is returned as it is. `argument` is what an error calls the files: `ValueError` for a
-    folder or a file that is named twice, `FileNotFoundError`, with similar names, if there is none.
+    The files that names or globs stand for, in their order; those of a glob are sorted. An address with a protocol is
+    returned as it is. `ValueError` for a folder or a file that is named twice, `FileNotFoundError` if there is none.
     """
     files = [file for name in names for file in (_find(argument, name) if is_local(name) else [name])]
     paths = Counter(os.path.abspath(file) if is_local(file) else file for file in files)
@@ -105,10 +104,8 @@ def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] =
     """The builder of files, by the ends of their names; `ValueError` if there is none in `builders`, or several."""
     kinds = {builders.get(Path(_path(file).lower().removesuffix(".gz")).suffix): file for file in files}
     if None in kinds:
-        raise UserError(
-            f"`{argument}`: {without_credentials(kinds[None])} has an unknown extension. Known are "
-            f"{', '.join(builders)}, most with .gz, too."
-        )
+        file, known = without_credentials(kinds[None]), ", ".join(builders)
+        raise UserError(f"`{argument}`: {file} has an unknown extension. Known are {known}, most with .gz, too.")
     if len(kinds) > 1:
         raise UserError(
             f"`{argument}` mixes kinds of files, such as {' and '.join(kinds.values())}. Convert them to one kind."
@@ -127,8 +124,7 @@ def _path(file: str) -> str:
 
 def file_version(file: str | os.PathLike) -> tuple[int, int]:
     """Size and time of a file: a changed file is read anew."""
-    status = Path(file).stat()
-    return status.st_size, status.st_mtime_ns
+    return os.stat(file).st_size, os.stat(file).st_mtime_ns
 
 
 def open_file(file: str) -> io.BufferedIOBase:
@@ -146,16 +142,14 @@ def load_files(
 ) -> Dataset | IterableDataset:
     """
     Read files of one kind, see the table of this module: the rows of all files, in their order. A text file has one
-    document in each row, in the column `text`; the cells of a CSV file are text.
+    document in each row, in the column `text`; the cells of a CSV file are text. `ValueError` or `FileNotFoundError`
+    names the file and what is wrong with it, of a stream when it is read.
 
     Args:
-        argument (`str`): what an error calls the files, such as `"train_file"`.
-        names (`Sequence[str]`): files or globs, or addresses with a protocol (`https://…`), which are downloaded.
-        streaming (`bool`, defaults to `False`): read while iterating; each file is a shard.
-        text_column (`str`, defaults to `"text"`): the column that each row of a stream must have, with text in it.
-
-    Raises:
-        `ValueError`, `FileNotFoundError`: naming the file and what is wrong with it (of a stream: when it is read).
+        argument: what an error calls the files, such as `"train_file"`.
+        names: files or globs, or addresses with a protocol (`https://…`), which are downloaded.
+        streaming: read while iterating; each file is a shard.
+        text_column: the column that each row of a stream must have, with text in it.
     """
     files = find_files(argument, names)
     kind = file_kind(argument, files)
@@ -234,8 +228,7 @@ def _stream(
             if text_column not in batch:
                 raise UserError(f"there is no column {text_column!r}, only {listed(batch)}")
             column_texts(batch, text_column)
-            for values in zip(*batch.values(), strict=True):
-                yield dict(zip(batch, values, strict=True))
+            yield from (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
     except Exception as error:
         raise UserError(f"`{argument}`: {_explanation(kind, [file], error)}") from error
 
