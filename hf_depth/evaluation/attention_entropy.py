@@ -20,25 +20,25 @@ SATURATED = 0.1  # below it, a warning
 @torch.no_grad()
 def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, float]:
     """
-    The mean entropy of the attention weights of each layer, as a share of the entropy of even weights.
+    Return the mean entropy of the attention weights of each layer, as a share of the entropy of even weights.
 
-    The entropy of a query over its `n` keys is between 0 (one key has all the weight) and `ln n` (all have the same);
-    here it is divided by `ln n`, and averaged over heads and queries. Padding and queries with fewer than 8 keys do
-    not count. An untrained T5 is near 1, one whose updates were too large for its attention near 0.
+    The entropy of a query over its `n` keys is between 0 (one key has all the weight) and `ln n` (all have the same).
+    It is divided by `ln n`, and averaged over heads and queries. Padding and queries with fewer than 8 keys do not
+    count. An untrained T5 is near 1, one whose updates were too large for its attention near 0.
 
     Args:
         model (`PreTrainedModel`): any encoder-decoder of transformers, in evaluation mode. It runs once, with eager
             attention, and gets its own implementation back.
         batch (`Mapping`): `input_ids` (B, S), `labels` (B, T), and perhaps `attention_mask` (B, S) and `skip_logits`.
-            Of a large batch only the first rows are read, with 4 million weights in a layer.
+            Only the first rows of a large batch are read, with 4 million weights in a layer.
 
     Returns:
         `dict[str, float]`: in [0, 1] for each layer, such as `attention_entropy_cross_0` (decoder to encoder), and
-        `attention_entropy`, the least of all; NaN if no query has 8 keys. Left out are kinds whose weights are not
-        (B, H, Q, K).
+        `attention_entropy`, the least of all; NaN if no query has 8 keys. Weights of other shapes than (B, H, Q, K)
+        are left out.
 
-    Source: the measure is that of Zhai et al. (2023), "Stabilizing Transformer Training by Preventing Attention
-    Entropy Collapse", arXiv 2303.06296, section 3, here divided by its maximum.
+    Source: Zhai et al. (2023), "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", arXiv
+    2303.06296, section 3; here divided by the maximum.
 
     >>> from hf_depth import DepthConfig, DepthForConditionalGeneration
     >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
@@ -80,7 +80,7 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
 
 
 def _shares(attentions: Sequence[torch.Tensor], is_query: torch.BoolTensor) -> list[float]:
-    """The share of each layer, from weights (B, H, Q, K); none if no query has enough keys."""
+    """Return the share of each layer, from weights (B, H, Q, K); none if no query has enough keys."""
     # The same keys are open to all heads and layers. A weight that is too small for a float32 is 0, as that of a key
     # which is hidden; it is not so everywhere.
     num_keys = torch.stack([(weights > 0).sum(-1).amax(1) for weights in attentions]).amax(0)  # (B, Q)
@@ -96,7 +96,7 @@ def _shares(attentions: Sequence[torch.Tensor], is_query: torch.BoolTensor) -> l
 
 
 def warn_of_saturation(metrics: Mapping[str, float], step: int) -> bool:
-    """Warn if the attention of a layer is nearly one-hot at a step of the training; whether it is."""
+    """Warn if the attention of a layer is nearly one-hot at a step of the training, and return whether it is."""
     layers = {name: share for name, share in metrics.items() if name != "attention_entropy"}
     name = min(layers, key=layers.get, default=None)
     if name is None or layers[name] >= SATURATED:

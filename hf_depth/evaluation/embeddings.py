@@ -31,8 +31,8 @@ def sentence_embeddings(
     sentence_language: str = "en",
 ) -> torch.FloatTensor | list[torch.FloatTensor]:
     """
-    Embeddings of sentences by the encoder alone: of a DEPTH model the states at its sentence tokens, of a T5 the mean
-    of the states at the tokens of each sentence.
+    Embed sentences by the encoder alone: by the states of a DEPTH model at its sentence tokens, or by the mean of the
+    states of a T5 at the tokens of each sentence.
 
     The sentences of a document are read together. To embed sentences without their context, make each a document:
     `[[sentence] for sentence in sentences]`. Nothing is ever cut, and other documents of the batch change nothing.
@@ -43,12 +43,12 @@ def sentence_embeddings(
             A text, which is split into sentences; the sentences of one document; or those of several.
         layer (`int`, *optional*, defaults to -1): 0 are the token embeddings, -1 the normalized output of the encoder.
         pooling (`str`, *optional*):
-            `"sentence_token"`, the default of a DEPTH model, or `"mean"` over the words of a sentence.
+            `"sentence_token"`, the default for a DEPTH model, or `"mean"` over the words of a sentence.
         batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
         sentence_language (`str`, *optional*, defaults to `"en"`): of a text, see [`get_sentence_splitter`].
 
     Returns:
-        `torch.FloatTensor` of shape `(num_sentences, d_model)`, float32 and on the CPU; of several documents a list
+        `torch.FloatTensor` of shape `(num_sentences, d_model)`, float32 and on the CPU; for several documents a list
         with one for each.
 
     Raises:
@@ -95,10 +95,7 @@ def sentence_embeddings(
 def _lay_out(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, number: int, sentences: Sequence[list[int]]
 ) -> tuple[list[int], list[int]]:
-    """
-    What the encoder reads, as in training (of a T5, the tokens and `</s>`), and to which sentence each token belongs:
-    -1 for those that no embedding is made of.
-    """
+    """Return what the encoder reads, and to which sentence each token belongs, -1 to none."""
     if not sentences:
         raise UserError(f"Document {number} has no sentence. Leave it out.")
     if not has_sentence_tokens(model.config):

@@ -2,10 +2,9 @@
 The probability that a model gives to each label of a task, with one run of the encoder per example.
 
 All labels stand in one decoder sequence, one behind the other, and each attends to itself only. So the keys and values
-of cross-attention are computed once per example, not once per label. A label's position in the sequence does not
-matter: T5 knows nothing but the distance between two tokens, and those of a label are the same as in a sequence of its
-own. For models of other families each label has a sequence of its own: they may count places from the beginning, or
-let tokens meet elsewhere than in attention.
+of cross-attention are computed once per example, not once per label. T5 knows only the distance between two tokens, so
+a label's position in the sequence does not matter. Models of other families may count places from the beginning, or
+let tokens meet elsewhere than in attention. For them, each label has a sequence of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +41,7 @@ def score_labels(
     length_normalized: bool = False,
 ) -> torch.FloatTensor:
     """
-    The log-probability of each label for each example, in nats.
+    Return the log-probability of each label for each example, in nats: float32, `(batch_size, num_labels)`.
 
     The model should be in evaluation mode, and out of the wrapper of a distributed run.
 
@@ -50,16 +49,12 @@ def score_labels(
         model (`PreTrainedModel`): a DEPTH model, our T5 or any other encoder-decoder.
         input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`): the encoder input.
         attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*): non-zero on real tokens.
-        label_ids (`torch.LongTensor` of shape `(num_labels, label_length)`): the labels, see [`encode_labels`]. Each
-            ends in `</s>`, and is padded behind with -100.
+        label_ids (`torch.LongTensor` of shape `(num_labels, label_length)`):
+            The labels, see [`encode_labels`]. Each ends in `</s>`, and is padded behind with -100.
         length_normalized (`bool`, *optional*, defaults to `False`):
             Divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
 
-    Returns:
-        `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.
-
-    Raises:
-        `ValueError`: under PEFT's prefix tuning, whose virtual tokens the mask of the labels leaves out.
+    Raises `ValueError` under PEFT's prefix tuning, whose virtual tokens the mask of the labels leaves out.
     """
     if getattr(getattr(model, "active_peft_config", None), "peft_type", None) == "PREFIX_TUNING":
         raise UserError("Labels are not scored under PEFT's prefix tuning. Use LoRA, or generate the labels.")
@@ -81,13 +76,13 @@ def score_labels(
 
 
 def check_finite_scores(scores: np.ndarray | Sequence[Sequence[float]], model: PreTrainedModel | None = None) -> None:
-    """Raise `FloatingPointError` if a score is not finite: of NaN, `argmax` is the first label."""
+    """Raise `FloatingPointError` if a score is not finite: `argmax` of NaN is the first label."""
     if not np.isfinite(scores).all():
         raise not_finite("The score of a label", model)
 
 
 def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:
-    """The scores (B, C) of all labels for a few examples. Only the first row of labels runs the encoder."""
+    """Return the scores (B, C) of all labels for a few examples. Only the first row of labels runs the encoder."""
     scores, encoder_outputs = [], None
     shares_rows = _labels_share_rows(model)
     if not shares_rows:  # each family has its own kind of output
@@ -115,7 +110,7 @@ def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:
 
 
 def _label_row(model, label_ids: torch.LongTensor, device: torch.device) -> dict:
-    """The tokens of several labels in one row (1, Q), without padding, and to which label each belongs (Q,)."""
+    """Return the tokens of several labels in one row (1, Q), and to which label each belongs (Q,)."""
     real = label_ids != -100
     return {
         "labels": label_ids[real][None].to(device),
@@ -127,8 +122,8 @@ def _label_row(model, label_ids: torch.LongTensor, device: torch.device) -> dict
 
 def _labels_share_rows(model) -> bool:
     """
-    Whether labels one behind the other are what they are alone: as of a T5, which knows no places. (Those of a Switch
-    meet where they are sent to experts; a LongT5 may have masks of its own.)
+    Return whether labels one behind the other are what they are alone, as for T5, which knows no places. (The labels
+    of Switch meet where they are sent to experts; LongT5 may have masks of its own.)
     """
     config = model.config
     knows_no_places = hasattr(config, "relative_attention_num_buckets")
@@ -136,7 +131,7 @@ def _labels_share_rows(model) -> bool:
 
 
 def _own_label_mask(model, decoder_input_ids: torch.LongTensor, label_index: torch.LongTensor):
-    """Decoder self-attention in a row of labels: to earlier tokens of the same label, by the rules of the model."""
+    """Return the mask of decoder self-attention in a row of labels: each token sees its own label, as far as read."""
     config = model.config
     groups = None
     if has_sentence_tokens(config) and config.hierarchical_decoder_mask:
@@ -154,7 +149,7 @@ def _own_label_mask(model, decoder_input_ids: torch.LongTensor, label_index: tor
 
 
 def _groups(lengths: Sequence[int], row_length: int) -> Iterator[slice]:
-    """Successive labels of at most `row_length` tokens together; a longer label by itself."""
+    """Yield successive labels of at most `row_length` tokens together; a longer label by itself."""
     start, total = 0, 0
     for index, length in enumerate(lengths):
         if index > start and total + length > row_length:

@@ -1,10 +1,10 @@
 """
 The metrics of tasks: a table of functions of scikit-learn, scipy, rouge-score, sacrebleu and SQuAD.
 
-Generated text that is none of the labels is of the class `UNPARSED`, which no example has. So it is always wrong: for
-accuracy and correlation of classes as a class of its own, for correlation of numbers as the number -1, as in T5. For
-F1, precision and recall of two classes it counts as the class that the example does not have, as in T5, as in place of
-a negative prediction it would otherwise cost nothing; of more classes it is missed for the example's class.
+Generated text that is none of the labels has the class `UNPARSED`, which no example has, so it is always wrong.
+Accuracy and the correlation of classes count it as a class of its own, the correlation of numbers as the number -1, as
+T5 does. F1, precision and recall of two classes count it as the class that the example does not have, as T5 does: in
+place of a negative prediction it would otherwise cost nothing. If there are more classes, its own class misses it.
 """
 
 import importlib.util
@@ -35,10 +35,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 @dataclass(frozen=True)
 class TaskMetric:
     """
-    A metric of the table: see [`register_metric`] for its fields.
-
-    Args:
-        needs (`str`, *optional*): a package that is no requirement of hf_depth.
+    A metric of the table, see [`register_metric`]. `needs` is a package that hf_depth does not require.
     """
 
     key: str
@@ -55,13 +52,13 @@ class TaskMetric:
         return self.baseline is not None or (self.kind == "ids" and self._takes("sample_weight"))
 
     def score(self, predictions: Sequence, references: Sequence, **options: Any) -> Any:
-        """What the function returns. It gets those of the options `num_labels` and `sample_weight` that it takes."""
+        """Return what the function gives. It gets the options (`num_labels`, `sample_weight`) that it takes."""
         if self.kind != "texts":
             predictions, references = np.asarray(predictions), np.asarray(references)
         return self.function(predictions, references, **{name: options[name] for name in options if self._takes(name)})
 
     def compute(self, predictions: Sequence, references: Sequence, **options: Any) -> float:
-        """The score as it is reported: `scale` times the mean; 0 of no examples."""
+        """Return the score as it is reported: `scale` times the mean; 0 without examples."""
         if not len(predictions):
             return 0.0
         return self.scale * float(np.mean(self.score(predictions, references, **options)))
@@ -74,14 +71,14 @@ class TaskMetric:
 
 
 def accuracy(predictions: np.ndarray, references: np.ndarray, sample_weight: np.ndarray | None = None) -> float:
-    """The fraction of right predictions."""
+    """Return the fraction of right predictions."""
     return np.average(predictions == references, weights=sample_weight)
 
 
 def matthews_correlation(
     predictions: np.ndarray, references: np.ndarray, sample_weight: np.ndarray | None = None
 ) -> float:
-    """The correlation of labels and predictions: 0 at chance and for a constant; of more classes Gorodkin's R_K."""
+    """Return the correlation of labels and predictions (Gorodkin's R_K): 0 at chance and for a constant."""
     from sklearn.metrics import matthews_corrcoef
 
     with warnings.catch_warnings():
@@ -97,7 +94,7 @@ def _of_classes(
     num_labels: int | None = None,
     sample_weight: np.ndarray | None = None,
 ) -> float:
-    """A function of scikit-learn: of two classes that of class 1 unless `is_macro`, else the mean over the classes."""
+    """Score by scikit-learn: class 1 if there are two classes and not `is_macro`, else the mean over the classes."""
     import sklearn.metrics
 
     classes = sorted({*predictions.tolist(), *references.tolist()} - {UNPARSED})
@@ -112,7 +109,7 @@ def _of_classes(
 
 
 def _correlation(name: str, predictions: np.ndarray, references: np.ndarray) -> float:
-    """A correlation of scipy; 0 where it is not defined, for a constant, which tells nothing about the examples."""
+    """Return a correlation of scipy, or 0 for a constant, which has none."""
     from scipy import stats
 
     if len(set(predictions)) < 2 or len(set(references)) < 2:
@@ -126,7 +123,7 @@ References = Sequence[Sequence[str]]  # those of each example
 
 
 def _best(score: Callable[[str, str], float], predictions: Sequence[str], references: References) -> list[float]:
-    """The score of each prediction against the best of its references."""
+    """Score each prediction against the best of its references."""
     pairs = zip(predictions, references, strict=True)
     return [max((float(score(text, one)) for one in allowed), default=0.0) for text, allowed in pairs]
 
@@ -163,7 +160,7 @@ def _squad_words(text: str) -> list[str]:
 
 
 def _rouge(name: str, predictions: Sequence[str], references: References) -> list[float]:
-    """ROUGE (F1, Porter stemmer) against the most similar reference, as in Natural Instructions. It is for English."""
+    """ROUGE (F1, Porter stemmer, English) against the most similar reference, as in Natural Instructions."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer([name], use_stemmer=True)
@@ -233,16 +230,16 @@ def register_metric(
 
     Args:
         metric (`Callable` or `evaluate.Metric`):
-            A function of `(predictions, references)` that returns one score for all examples, or one for each, of
-            which the mean counts; or a metric of `evaluate`, such as `evaluate.load("meteor")`.
+            A function of `(predictions, references)` that returns one score for all examples, or one for each, whose
+            mean counts; or a metric of `evaluate`, such as `evaluate.load("meteor")`.
         key (`str`, *optional*): the name; by default that of the function or metric.
         kind (`str`):
             What is compared. `"ids"`, for tasks with labels: arrays of the numbers of classes, -1 for an unparseable
             prediction. A function that takes `num_labels` gets their number; one that takes `sample_weight` also
             scores majority and chance. `"values"`: arrays of numbers. `"texts"`, for free-form tasks: texts, and a
             list of references for each.
-        scale (`float`, *optional*, defaults to 1.0): what is reported is so many times what the function returns.
-        baseline (`float`, *optional*): of `"values"`, what guessing and always the same number score.
+        scale (`float`, *optional*, defaults to 1.0): by which the score is multiplied.
+        baseline (`float`, *optional*): for `"values"`, what guessing and always the same number score.
         hub_name (`str`, *optional*): the name of the metric on the Hub, for the model card.
         overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key.
 
@@ -275,7 +272,7 @@ def register_metric(
 
 
 def _of_evaluate(metric: "evaluate.EvaluationModule", key: str, predictions: Sequence, references: Sequence) -> float:
-    """The result of a metric of `evaluate`: the one named `key`, or the only one."""
+    """Return the result of a metric of `evaluate`: the one named `key`, or the only one."""
     found = metric.compute(predictions=predictions, references=references)
     if key not in found and len(found) > 1:
         raise UserError(f"The metric has {listed(found)}, not {key!r}: give one of them as `key`.")

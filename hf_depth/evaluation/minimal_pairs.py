@@ -1,6 +1,6 @@
 """
-Minimal pairs: of two sentences that differ in little, is the right one the likelier by the model's own score? Nothing
-is trained, and nothing is generated.
+Minimal pairs: is the right one of two similar sentences the likelier one by the model's own score? Nothing is trained,
+and nothing is generated.
 
 Source: BLiMP (Warstadt et al. 2020, arXiv 1912.00582), whose files are read as they are. A model that fills blanks is
 asked for what it was trained on, in one of three ways (`SCORES`):
@@ -12,7 +12,7 @@ asked for what it was trained on, in one of three ways (`SCORES`):
 - `"prefix"`: the encoder reads what the two sentences begin with, the decoder writes the rest, as a prefix language
   model does.
 
-What fills a blank is followed by its end, which counts: so blanks of different lengths can be compared.
+The end of what fills a blank counts, too. So blanks of different lengths can be compared.
 """
 
 import json
@@ -46,11 +46,7 @@ Blank = tuple[Sequence[int], Sequence[int], Sequence[int]]  # ids before it, wha
 
 
 def load_minimal_pairs(benchmark: str = "blimp") -> dict[str, list[Pair]]:
-    """
-    The pairs of a benchmark on the Hub, one of `BENCHMARKS`, by the name of the task: the 67 of BLiMP.
-
-    Raises `ValueError` if they cannot be loaded.
-    """
+    """Return the pairs of each task of a benchmark on the Hub, one of `BENCHMARKS`: the 67 tasks of BLiMP."""
     path = BENCHMARKS[benchmark]
     try:
         names = get_dataset_config_names(path)
@@ -68,10 +64,10 @@ def load_minimal_pairs(benchmark: str = "blimp") -> dict[str, list[Pair]]:
 
 def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pair]]:
     """
-    The pairs of files of JSON lines with `sentence_good` and `sentence_bad`, or of folders of such `.jsonl` files, by
-    the name of the file without its end, such as `adjunct_island`.
+    Return the pairs of files of JSON lines with `sentence_good` and `sentence_bad`, or of folders of `.jsonl` files.
 
-    Raises `ValueError` naming file and line, if it is no pair; if there is no such file, or two files have one name.
+    The keys are the names of the files without their ends, such as `adjunct_island`. Raises `ValueError` if a line is
+    no pair, a file is missing, or two files have one name.
     """
     tasks: dict[str, list[Pair]] = {}
     for path in map(Path, paths):
@@ -112,18 +108,15 @@ def score_minimal_pairs(
     batch_size: int = 64,
 ) -> np.ndarray:
     """
-    The log-probability of each sentence of each pair, in nats.
+    Return the log-probability of each sentence of each pair, in nats: float64, `(num_pairs, 2)`.
 
     Args:
         model (`PreTrainedModel`): an encoder-decoder that fills blanks: DEPTH, a T5 or another one with sentinels.
         tokenizer (`PreTrainedTokenizerBase`): its tokenizer.
         pairs (`Sequence[tuple[str, str]]`): the right sentence and the wrong one.
         score (`str`, *optional*, defaults to `"spans"`): one of `SCORES`, see the module.
-        span_length (`int`, *optional*, defaults to 1): of `"spans"`, tokens of a blank.
+        span_length (`int`, *optional*, defaults to 1): for `"spans"`, tokens of a blank.
         batch_size (`int`, *optional*, defaults to 64): blanks of one forward pass.
-
-    Returns:
-        `np.ndarray` of shape `(num_pairs, 2)`, float64. See [`pair_accuracy`].
 
     Raises:
         `ValueError`: if a sentence has no token, model and tokenizer do not fit each other, or `"prefix"` is asked of
@@ -151,7 +144,7 @@ def score_minimal_pairs(
 
 
 def _blanks(score: str, good: list[int], bad: list[int], span_length: int) -> list[list[Blank]]:
-    """The blanks of the right sentence and of the wrong one."""
+    """Return the blanks of the right sentence and of the wrong one."""
     if score == "spans":
         return [
             [(ids[:i], ids[i : i + span_length], ids[i + span_length :]) for i in range(0, len(ids), span_length)]
@@ -170,13 +163,11 @@ def fill_log_probabilities(
     has_sentinel: bool = True,
 ) -> list[float]:
     """
-    The log-probability of what fills each blank, with its end, in nats.
+    Return the log-probability of what fills each blank, with its end, in nats.
 
-    The encoder reads `before <extra_id_0> behind </s>`, and the target is `<extra_id_0> filling </s>`; of a DEPTH
-    model `<eosen> <sent_0> before <extra_id_0> behind <eosen> </s>` and `<sent_0> <extra_id_0> filling <eosen> </s>`.
-
-    `blanks` are token ids before each blank, those that fill it, and those behind it. Without `has_sentinel`, no
-    sentinel stands for the blank, and the model goes on with the text. For the others see [`score_minimal_pairs`].
+    The encoder reads `before <extra_id_0> behind </s>`, and the target is `<extra_id_0> filling </s>`. For a DEPTH
+    model they are `<eosen> <sent_0> before <extra_id_0> behind <eosen> </s>` and `<sent_0> <extra_id_0> filling
+    <eosen> </s>`. Without `has_sentinel`, no sentinel stands for the blank, and the model goes on with the text.
     """
     check_sentence_tokens(model, tokenizer)
     rows = _rows(model, tokenizer, blanks, has_sentinel)
@@ -196,7 +187,7 @@ def fill_log_probabilities(
 
 
 def _rows(model, tokenizer, blanks: Sequence[Blank], has_sentinel: bool) -> list[tuple[list[int], list[int]]]:
-    """What the encoder reads, and what the decoder writes."""
+    """Return what the encoder reads, and what the decoder writes."""
     eos = tokenizer.eos_token_id
     sentinel = [int(sentinel_token_ids(tokenizer)[0])] if has_sentinel else []
     rows = [([*before, *sentinel, *behind], [*sentinel, *filling]) for before, filling, behind in blanks]
@@ -209,7 +200,7 @@ def _rows(model, tokenizer, blanks: Sequence[Blank], has_sentinel: bool) -> list
 
 def pair_accuracy(scores: np.ndarray) -> float:
     """
-    The share of pairs whose right sentence is the likelier one, by their scores (N, 2); a tie counts one half.
+    Return the share of pairs whose right sentence is the likelier one, by their scores (N, 2); a tie is one half.
 
     >>> pair_accuracy(np.array([[-1.0, -2.0], [-3.0, -2.0], [-1.0, -1.0]]))
     0.5
@@ -220,8 +211,7 @@ def pair_accuracy(scores: np.ndarray) -> float:
 
 def babylm_predictions(tasks: Mapping[str, Sequence[Pair]], scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """
-    The likelier sentence of each pair as BabyLM's evaluation pipeline writes it to `predictions.json`; of a tie the
-    wrong one. Pairs and scores are given by the name of their task.
+    Return the likelier sentence of each pair as BabyLM's `predictions.json` has it; the wrong one if there is a tie.
 
     >>> babylm_predictions({"agreement": [("It is.", "It are.")]}, {"agreement": np.array([[-1.0, -2.0]])})
     {'agreement': {'predictions': [{'id': 'agreement_0', 'pred': 'It is.'}]}}

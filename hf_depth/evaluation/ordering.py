@@ -2,11 +2,10 @@
 Sentences put in order by a pre-trained DEPTH model: [`order_sentences`], [`score_sentence_orders`], and the constraint
 under which `generate()` names each sentence exactly once.
 
-What is asked is what pre-training asks, with nothing masked. The encoder reads `<eosen> <sent_0> s0 <eosen> <sent_1>
-s1 <eosen> … </s>`, and a target is `<sent_i> <eosen> <sent_j> <eosen> … </s>`: without masked spans, everything but
-the sentence tokens follows from those before. So the probability of an order is the product, over its places, of the
-probability of the sentence token that stands there, among those that were not named before. Over all orders of a
-document it sums to one; an order at random has `1 / n!`.
+The model is asked what pre-training asks, with nothing masked. The encoder reads `<eosen> <sent_0> s0 <eosen> <sent_1>
+s1 <eosen> … </s>`, and a target is `<sent_i> <eosen> <sent_j> <eosen> … </s>`. Everything but the sentence tokens
+follows from what stands before. So the probability of an order is a product over its places: the probability of the
+sentence token that stands there, among those that were not named before. It sums to one over all orders of a document.
 """
 
 import itertools
@@ -49,9 +48,9 @@ NO_LIMIT = 1_000_000  # of tokens; prepared examples were cut for their model al
 
 class SentenceOrderLogitsProcessor(LogitsProcessor):
     """
-    Lets `generate()` of a DEPTH model write nothing but targets of its input: each sentence token of the input exactly
-    once, behind it the sentinels of that sentence in their order, each followed by text, then `<eosen>`; at the end
-    `</s>`. The order of the sentences and the text of the masked spans are left to the model.
+    Lets `generate()` of a DEPTH model write only targets of its input: each sentence token of the input exactly once,
+    after it the sentinels of that sentence in their order, each followed by text, then `<eosen>`; at the end `</s>`.
+    The model chooses the order of the sentences and the text of the masked spans.
 
     Args:
         config (`DepthConfig`): of the model.
@@ -59,8 +58,8 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
         input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`):
             What the encoder reads, on the device of the model. Each row may be decoded as several beams.
         max_new_tokens (`int`, *optional*, defaults to 0):
-            How many tokens may be generated, the start token not counted: spans end in time for the other sentences.
-            A target with empty spans is always allowed. Pass the attribute `max_new_tokens` on to `generate()`.
+            How many tokens may be generated, without the start token: spans end in time for the other sentences. A
+            target with empty spans is always allowed. Pass the attribute `max_new_tokens` on to `generate()`.
 
     >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
     >>> from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor
@@ -107,14 +106,7 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
         self.max_new_tokens = int(self.limits.max())
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """
-        Args:
-            input_ids (`torch.LongTensor` of shape `(batch_size * num_beams, generated_length)`): with the start token.
-            scores (`torch.FloatTensor` of shape `(batch_size * num_beams, vocab_size)`): of the next token.
-
-        Returns:
-            `torch.FloatTensor` of shape `(batch_size * num_beams, vocab_size)`: minus infinity for other tokens.
-        """
+        """Return the scores of the next token (B * beams, V), minus infinity for tokens that are not allowed."""
         num_rows, length = input_ids.shape
         rows = torch.arange(num_rows, device=input_ids.device)
         examples = rows // (num_rows // len(self.sentences))  # the beams of an example follow each other
@@ -184,9 +176,8 @@ def order_sentences(
     check_at_least_one(num_beams=num_beams, num_arrangements=num_arrangements, batch_size=batch_size)
     check_has_order("sentences", sentences)
     is_single = isinstance(sentences, str) or isinstance(next(iter(sentences), None), str)
-    documents = _documents(model, tokenizer, [sentences] if is_single else sentences)
-    arrangements = [_arrangements(len(document), num_arrangements, seed) for document in documents]
-    sources = _encode(tokenizer, documents, arrangements, max_source_length)
+    documents = [sentences] if is_single else sentences
+    arrangements, sources = _encode(model, tokenizer, documents, num_arrangements, seed, max_source_length)
     results = []
     with _decoding(model):
         found = iter(_find_orders(model, tokenizer, list(itertools.chain(*sources)), num_beams, batch_size))
@@ -217,7 +208,7 @@ def score_sentence_orders(
     max_source_length: int | None = None,
 ) -> list[float]:
     """
-    The log-probability of orders of the sentences of a document, as [`order_sentences`] gives it for the one it finds.
+    Return the log-probability of orders of the sentences of a document, which [`order_sentences`] gives for one order.
 
     Args:
         sentences (`Sequence[str]`): those of one document.
@@ -237,20 +228,23 @@ def score_sentence_orders(
     1.0
     """
     check_at_least_one(num_arrangements=num_arrangements, batch_size=batch_size)
-    (sentences,) = _documents(model, tokenizer, [sentences])
+    arranged, encoded = _encode(model, tokenizer, [sentences], num_arrangements, seed, max_source_length)
     for number, order in enumerate(orders):
         if sorted(order) != list(range(len(sentences))):
             raise UserError(f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {order}.")
-    arrangements = _arrangements(len(sentences), num_arrangements, seed)
-    (sources,) = _encode(tokenizer, [sentences], [arrangements], max_source_length)
     with _decoding(model):
-        return _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size)
+        return _mean_scores(model, tokenizer, encoded[0], arranged[0], orders, batch_size)
 
 
-def _documents(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, documents: Sequence[Sequence[str]]
-) -> list[list[str]]:
-    """The documents as lists, of sentences for which the model has tokens."""
+def _encode(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Sequence[Sequence[str]],
+    num_arrangements: int,
+    seed: int,
+    max_source_length: int | None,
+) -> tuple[list[list[tuple[int, ...]]], list[list[list[int]]]]:
+    """Return the arrangements of the sentences of each document, and an encoder input for each of them."""
     if not has_sentence_tokens(model.config):
         raise UserError(
             f"{type(model).__name__} has no sentence tokens: sentences are put in order by a DEPTH model. Load "
@@ -270,11 +264,25 @@ def _documents(
                 f"Document {number} has {len(document)} sentence{'' if len(document) == 1 else 's'}. There must be at "
                 f"least two to put in order, and no more than the {most} sentence tokens of the model."
             )
-    return [list(document) for document in documents]
+    longest = tokenizer.model_max_length if max_source_length is None else max_source_length
+    marks = sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
+    arrangements = [_arrangements(len(document), num_arrangements, seed) for document in documents]
+    sources = []
+    for number, sentences in enumerate(encode_documents(tokenizer, documents)):
+        orders = arrangements[number]
+        sources.append([layout_document([sentences[index] for index in order], *marks) for order in orders])
+        length = len(sources[-1][0])  # whatever the order
+        if length > longest:
+            name = "the tokenizer's `model_max_length`" if max_source_length is None else "`max_source_length`"
+            raise UserError(
+                f"Document {number} takes {length} tokens, {name} is {longest}, and no text is cut. Give fewer "
+                "sentences, or a larger `max_source_length` if the model was trained on inputs as long."
+            )
+    return arrangements, sources
 
 
 def _arrangements(num_sentences: int, number: int, seed: int) -> list[tuple[int, ...]]:
-    """Different orders in which sentences are read: the one given, and others drawn at random; at most all of them."""
+    """Return orders in which sentences are read: the one given, and others drawn at random; at most all of them."""
     given = tuple(range(num_sentences))
     if number >= math.factorial(num_sentences):
         return list(itertools.permutations(given))
@@ -285,14 +293,27 @@ def _arrangements(num_sentences: int, number: int, seed: int) -> list[tuple[int,
 
 
 def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple[list[int], float]]:
-    """The order of the sentences of each encoder input, and its log-probability."""
+    """Return the order of the sentences of each encoder input, and its log-probability."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer), device=model.device)
 
     def find(sources: list[list[int]]) -> Iterator[tuple[list[int], float]]:
         batch = padded(sources, tokenizer, model)
         encoded = model.get_encoder()(**batch)
-        orders = _decode(model, tokenizer, batch, encoded, num_beams)  # (B, N)
-        # Of NaN, `generate()` takes any token, also one that the constraint does not allow.
+        constraint = SentenceOrderLogitsProcessor(model.config, tokenizer, batch["input_ids"])
+        generated = model.generate(
+            attention_mask=batch["attention_mask"],
+            encoder_outputs=type(encoded)(**encoded),  # a copy: `generate()` repeats what is in it for each beam
+            logits_processor=[constraint],
+            max_new_tokens=constraint.max_new_tokens,
+            num_beams=num_beams,
+            do_sample=False,
+            renormalize_logits=True,  # over the sentences that are left
+            **({"length_penalty": 0.0} if num_beams > 1 else {}),  # beams compare by the sum, that of the order
+        )
+        tokens = generated[:, 1:-1:2]  # behind the start token every second one, without `</s>` or padding at the end
+        is_named = is_sentence_token(tokens, model.config)
+        orders = (tokens - model.config.first_sentence_token_id).masked_fill(~is_named, -1)  # (B, N)
+        # From NaN, `generate()` takes any token, also one that the constraint does not allow.
         num_sentences = is_sentence_token(batch["input_ids"], model.config).sum(1)
         if not torch.equal((orders >= 0).sum(1), num_sentences):
             raise not_finite("The probability of an order", model)
@@ -304,7 +325,7 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
 
 
 def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:
-    """The logarithm of the mean probability of each order over the arrangements, whose inputs are given."""
+    """Return the logarithm of the mean probability of each order over the arrangements, whose inputs are given."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer))
     of_arrangements = []
     for source, arrangement in zip(sources, arrangements, strict=True):
@@ -325,27 +346,9 @@ def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) ->
     return (scores.logsumexp(0) - math.log(len(scores))).tolist()
 
 
-def _encode(tokenizer, documents, arrangements, max_source_length) -> list[list[list[int]]]:
-    """The encoder inputs of each document, one for each arrangement of its sentences."""
-    longest = tokenizer.model_max_length if max_source_length is None else max_source_length
-    marks = sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
-    sources = []
-    encoded = zip(encode_documents(tokenizer, documents), arrangements, strict=True)
-    for number, (sentences, several) in enumerate(encoded):
-        sources.append([layout_document([sentences[index] for index in order], *marks) for order in several])
-        length = len(sources[-1][0])  # whatever the order
-        if length > longest:
-            name = "the tokenizer's `model_max_length`" if max_source_length is None else "`max_source_length`"
-            raise UserError(
-                f"Document {number} takes {length} tokens, {name} is {longest}, and no text is cut. Give fewer "
-                "sentences, or a larger `max_source_length` if the model was trained on inputs as long."
-            )
-    return sources
-
-
 @contextmanager
 def _decoding(model: PreTrainedModel) -> Iterator[None]:
-    """The model in evaluation mode, and without settings of its own for `generate()`: these are for text."""
+    """Put the model in evaluation mode, without its own settings for `generate()`, which are for text."""
     settings, config = model.generation_config, model.config
     model.generation_config = GenerationConfig(
         decoder_start_token_id=config.decoder_start_token_id,
@@ -359,30 +362,10 @@ def _decoding(model: PreTrainedModel) -> Iterator[None]:
         model.generation_config = settings
 
 
-def _decode(
-    model, tokenizer, batch: dict[str, torch.Tensor], encoded: BaseModelOutput, num_beams: int
-) -> torch.LongTensor:
-    """The order found for each document: the indices of its sentences (B, N), padded with -1."""
-    constraint = SentenceOrderLogitsProcessor(model.config, tokenizer, batch["input_ids"])
-    generated = model.generate(
-        attention_mask=batch["attention_mask"],
-        encoder_outputs=type(encoded)(**encoded),  # a copy: `generate()` repeats what is in it for each beam
-        logits_processor=[constraint],
-        max_new_tokens=constraint.max_new_tokens,
-        num_beams=num_beams,
-        do_sample=False,
-        renormalize_logits=True,  # over the sentences that are left
-        **({"length_penalty": 0.0} if num_beams > 1 else {}),  # beams compare by the sum, that of the order
-    )
-    tokens = generated[:, 1:-1:2]  # behind the start token every second one, without `</s>` or padding at the end
-    indices = tokens - model.config.first_sentence_token_id
-    return indices.masked_fill(~is_sentence_token(tokens, model.config), -1)
-
-
 def _log_probabilities(
     model, batch, encoded: BaseModelOutput | tuple, tokens: torch.LongTensor, is_real: torch.BoolTensor
 ) -> torch.Tensor:
-    """The log-probabilities (B,), float64, on the CPU, of orders given by sentence tokens (B, N), real or padding."""
+    """Return the log-probabilities (B,), float64, of orders given by sentence tokens (B, N), real or padding."""
     config = model.config
     # `<sent_i> <eosen> <sent_j> <eosen> …`, read by the decoder behind its start token.
     pairs = torch.stack([tokens, torch.full_like(tokens, config.eosen_token_id)], dim=2)  # (B, N, 2)

@@ -19,7 +19,7 @@ DECODINGS = {"free": "generated freely", "constrained": "each sentence exactly o
 
 
 def _new_figure(width: float, height: float) -> "Figure":
-    """An empty picture of this size in inches. It needs no backend, and belongs to no window."""
+    """Return an empty picture of this size in inches. It needs no backend, and belongs to no window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -33,12 +33,9 @@ def plot_losses(
 ) -> "Figure":
     """
     Draw the losses of a run over its steps on a logarithmic axis: lines of training, dots of evaluation. Scores and
-    the entropy of attention, where there are any, have panels of their own.
+    the entropy of attention, if there are any, have panels of their own.
 
-    Args:
-        log_history (`Sequence[Mapping]`): `trainer.state.log_history`.
-        path (`str` or `Path`): file to write, `.png`.
-        baselines (`Mapping[str, float]`, *optional*): scores to compare with, such as `majority`, by name.
+    `log_history` is `trainer.state.log_history`, `path` a .png file; `baselines` are scores to compare with, by name.
     """
     has_scores = any("eval_score" in log for log in log_history)
     has_entropy = any("eval_attention_entropy" in log for log in log_history)
@@ -75,7 +72,7 @@ def _plot_loss_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
 
 
 def _by_step(log_history: Sequence[Mapping], key: str) -> dict[int, float]:
-    """A value over the steps. The last step may be evaluated again after training, with the best model: not here."""
+    """Return a value over the steps, without the second evaluation of the last step, by the best model."""
     values: dict[int, float] = {}
     for log in log_history:
         if key in log:
@@ -119,9 +116,7 @@ def plot_unshuffling(
     Draw un-shuffling accuracies, with their 95 % Wilson score intervals, over the number of sentences and over
     position: of shuffled examples or, if there are none, of all.
 
-    Args:
-        accuracies (`Mapping`): what [`unshuffling_accuracy`] returns, by the way of generating (a key of `DECODINGS`).
-        path (`str` or `Path`): file to write, `.png`.
+    `accuracies` holds what [`unshuffling_accuracy`] returns, by the way of generating (a key of `DECODINGS`).
     """
     first = next(iter(accuracies.values()))
     examples = "shuffled" if first["shuffled"]["by_position"] else "all"
@@ -160,18 +155,14 @@ def plot_confusion_matrix(
     """
     Draw how often each class was predicted as each, with counts in the cells, and each row coloured by its fractions.
 
-    Args:
-        path (`str` or `os.PathLike`): file to write, `.png`.
-        spec (`TaskSpec`): a task with labels.
-        label_ids, predicted_ids (`Sequence[int]`): the true and the predicted class of each example. Unlabeled
-            examples are left out. Unparseable predictions have a column of their own, if there are any.
-        title (`str`): stands above.
+    Unlabeled examples are left out. Unparseable predictions have a column of their own, if there are any.
     """
     names, number = list(spec.labels.values()), spec.num_labels
+    label_ids, predicted_ids = np.asarray(label_ids), np.asarray(predicted_ids)
+    is_labeled = label_ids != UNLABELED
+    columns = np.where(predicted_ids == UNPARSED, number, predicted_ids)
     counts = np.zeros((number, number + 1), dtype=np.int64)
-    for label_id, predicted in zip(label_ids, predicted_ids, strict=True):
-        if label_id != UNLABELED:
-            counts[label_id, number if predicted == UNPARSED else predicted] += 1
+    np.add.at(counts, (label_ids[is_labeled], columns[is_labeled]), 1)
     predicted_names = [*names, "unparsed"] if counts[:, -1].any() else names
     counts = counts[:, : len(predicted_names)]
     is_small = number <= 12

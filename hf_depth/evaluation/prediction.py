@@ -24,21 +24,22 @@ logger = logging.getLogger(__name__)
 
 
 def generation_length(spec: TaskSpec, label_ids: torch.LongTensor | None) -> int:
-    """The `max_length` for `generate()`: the start token, and the longest label (of [`encode_labels`]) or target."""
+    """Return the `max_length` for `generate()`: the start token, and the longest label or target."""
     return 1 + (spec.max_target_length if label_ids is None else label_ids.shape[1])
 
 
 def decode_generated(tokenizer: PreTrainedTokenizerBase, generated_ids: np.ndarray | torch.Tensor) -> list[str]:
     """
-    What stands before `</s>` in each row of ids from `generate()`, with the start token, padded with the pad token or
-    -100. Other special tokens stay in the text: a label beside a sentinel is unparseable.
+    Return the text before `</s>` in each row of ids from `generate()`, padded with the pad token or -100.
+
+    Other special tokens stay in the text: a label beside a sentinel is unparseable.
     """
-    nothing = (-100, tokenizer.pad_token_id)  # padding
+    padding = (-100, tokenizer.pad_token_id)
     texts = []
     for ids in generated_ids.tolist():
         ids = ids[1:]  # the start token is `</s>` for BART, and a beginning for T5Gemma
         ids = ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids
-        texts.append(tokenizer.decode([i for i in ids if i not in nothing]).strip())
+        texts.append(tokenizer.decode([i for i in ids if i not in padding]).strip())
     return texts
 
 
@@ -62,12 +63,11 @@ class TaskPredictor:
         max_source_length (`int`, *optional*): tokens of an input at most, as in training; by default the task's.
         sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
         generation_max_length, generation_num_beams (`int`, *optional*):
-            Of `generate()`, as in the evaluation of the training; by default the longest label or target, and what
+            For `generate()`, as in the evaluation of the training; by default the longest label or target, and what
             `model.generation_config` says.
 
-    Raises:
-        `ValueError`: if model and tokenizer do not fit each other, labels of a free-form task are to be scored, or a
-            number is below 1.
+    Raises `ValueError` if model and tokenizer do not fit each other, labels of a free-form task are to be scored, or a
+    number is below 1.
 
     >>> from hf_depth import TaskPredictor, add_sentence_tokens, load_model, train_tokenizer
     >>> text = "rte sentence1: It rains. sentence2: It is wet. entailment not_entailment"
@@ -128,8 +128,8 @@ class TaskPredictor:
         **kwargs: Any,
     ) -> "TaskPredictor":
         """
-        The predictor of a fine-tuned model. Its task, the lengths, the language of the texts and how to predict come
-        from its `task_config.json` (see [`TaskConfig`]), unless they are given.
+        Load the predictor of a fine-tuned model. Its task, the lengths, the language of the texts and how to predict
+        come from its `task_config.json` (see [`TaskConfig`]), unless they are given.
 
         Args:
             name_or_path (`str` or `os.PathLike`):
@@ -137,16 +137,14 @@ class TaskPredictor:
             task (`TaskSpec` or `str`, *optional*):
                 Which task, if the model has several; or what an earlier version fine-tuned it on.
             device (`str` or `torch.device`, *optional*): by default the first GPU, if there is one.
-            device_map (*optional*): instead of `device`, as for `PreTrainedModel.from_pretrained`: `"auto"` divides
-                the model among the GPUs and the memory of the machine.
+            device_map (*optional*): instead of `device`, as for `PreTrainedModel.from_pretrained`.
             dtype (`str` or `torch.dtype`, *optional*, defaults to `torch.float32`):
-                That of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
+                The type of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
             revision, token, cache_dir: as for `PreTrainedModel.from_pretrained`.
             kwargs: further arguments of [`TaskPredictor`], instead of those of the file.
 
-        Raises:
-            `ValueError`: if the model has several tasks and none is chosen, or it says nothing of its task.
-            `OSError`: if there is no such folder or repository, or the Hub cannot be reached.
+        Raises `ValueError` if the model has several tasks and none is chosen, or its folder names no task; `OSError`
+        if there is no such folder or repository, or the Hub cannot be reached.
         """
         dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
         if dtype not in (torch.float32, torch.bfloat16):
@@ -179,13 +177,13 @@ class TaskPredictor:
         **generate_kwargs: Any,
     ) -> list[dict[str, Any]]:
         """
-        Predict examples; long ones together, whatever their order.
+        Predict examples.
 
         Args:
             examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
-                With the text columns of the task, or its `column_aliases`; labels and other columns are left out. For
-                a task with one text column a list of texts will do. A path names a file: json, jsonl, csv, tsv,
-                parquet, or the .gz of one. See [`read_new_examples`].
+                With the text columns of the task, or its `column_aliases`; other columns are left out. For a task with
+                one text column, a list of texts is enough. A path names a file: json, jsonl, csv, tsv, parquet, or
+                the .gz of one. See [`read_new_examples`].
             return_scores (`bool`, *optional*, defaults to `False`): also score every label.
             generate_kwargs: for `generate()`, such as `num_beams=4`.
 
@@ -195,12 +193,10 @@ class TaskPredictor:
             - `text`: what was generated, or with `"score_labels"` the label with the best score.
             - `label`: for a task with labels, the one that `text` is, or `None` if it is none.
             - `scores`, `best_label`: with `return_scores`, the log-probability of each label, and the label with the
-              best one. It may be another than `label`, which a warning counts: `generate()` chooses token by token.
+              best one. A warning counts how often it is another than `label`: `generate()` chooses token by token.
 
-        Raises:
-            `ValueError`: if an example lacks a column or it holds no text, or free-form predictions are to be scored.
-            `FileNotFoundError`: if there is no such file.
-            `FloatingPointError`: if a probability is not finite, as of a model whose weights are not.
+        Raises `ValueError` if an example lacks a column or it holds no text, or the task has no labels to score;
+        `FileNotFoundError` if there is no such file; `FloatingPointError` if a probability is not finite.
         """
         if generate_kwargs and self.prediction_mode == "score_labels":
             raise UserError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
@@ -253,7 +249,7 @@ class TaskPredictor:
 
 
 def _chosen_task(config: TaskConfig, task: TaskSpec | str | None) -> TaskSpec:
-    """The task to predict: one of the model's, or another one that is registered."""
+    """Return the task to predict: one of the model's, or another one that is registered."""
     if isinstance(task, TaskSpec):
         return task
     own = [names for spec in config.tasks for names in (spec.full_name, spec.name)]
