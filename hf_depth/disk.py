@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -132,19 +132,27 @@ def is_full_disk(error: BaseException, folder: str | os.PathLike) -> bool:
     return is_of_torch and shutil.disk_usage(folder).free < LEAST_ROOM  # torch gives no reason
 
 
-def full_disk_error(folder: str | os.PathLike, problem: str, advice: str) -> OSError:
-    """Return an error of one line about a full disk: what could not be written, and what to do."""
-    free = shutil.disk_usage(folder).free
-    return OSError(f"The disk of {folder} is full ({free / 1e6:,.1f} MB free): {problem}. {advice}")
-
-
 @contextlib.contextmanager
-def one_error_for_a_full_disk(output_dir: str | os.PathLike) -> Iterator[None]:
-    """Replace errors of a full disk by one of one line while a run writes metrics, predictions and plots."""
+def one_error_for_a_full_disk(
+    folder: str | os.PathLike, what: str, clean_up: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """
+    Replace an error of a full disk by one line that says what could not be written, and what to do.
+
+    After any error, `clean_up` is called. Blocks may be nested: the line of the inner one stays.
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno not in FULL_DISK:  # errors of checkpoints have no number and say what to do
+    except Exception as error:
+        is_line = isinstance(error, OSError) and error.errno is None  # that of an inner block
+        is_full = not is_line and is_full_disk(error, folder)
+        if clean_up is not None:
+            clean_up()
+        if not is_full:
             raise
-        advice = "Make room, and run the same command again: it continues from its last checkpoint."
-        raise full_disk_error(output_dir, f"results could not be written ({error})", advice) from None
+        free = shutil.disk_usage(folder).free
+        raise OSError(
+            f"The disk of {folder} is full ({free / 1e6:,.1f} MB free): {what} could not be written "
+            f"({str(error).splitlines()[0]}). Earlier checkpoints are intact: make room, or keep fewer by "
+            "`--save_total_limit`, and run the same command again."
+        ) from None

@@ -9,7 +9,6 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range
 
-GENERATION_CACHES = ("dynamic", "static")
 # Ranges that transformers, torch and datasets do not check, or only after data and model are loaded.
 RANGES = {
     "learning_rate": NOT_NEGATIVE,
@@ -39,11 +38,6 @@ UNSUPPORTED = {
     **dict.fromkeys(
         ("bf16_full_eval", "fp16_full_eval"),
         ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
-    ),
-    "restore_callback_states_from_checkpoint": ((False,), "callbacks of this package restore their states themselves"),
-    "enable_jit_checkpoint": (
-        (False,),
-        "it saves in the middle of a step. On SIGTERM and SIGUSR1 a `Run` saves at the end of the step",
     ),
 }
 

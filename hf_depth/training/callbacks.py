@@ -12,7 +12,6 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_lengt
 from ..data.streams import TrainingStream
 from .checkpoints.saving import record_best_checkpoint
 from .optimizers import restore_settings
-from .source_counts import num_consumers
 from .spikes import check_losses, check_parameters
 
 if TYPE_CHECKING:
@@ -49,22 +48,6 @@ def evaluations_without_improvement(state: TrainerState) -> int:
     return saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
 
 
-class LastEvaluation(TrainerCallback):
-    """Keeps the metrics of the last evaluation, of all data sets, and the step that it was at."""
-
-    def __init__(self):
-        self.step: int | None = None
-        self.metrics: dict[str, float] = {}
-
-    def on_evaluate(self, args, state, control, metrics, **kwargs):
-        self.step, self.metrics = state.global_step, dict(metrics)
-
-    def is_of_final_model(self, args: TrainingArguments, state: TrainerState) -> bool:
-        """Whether the model has not changed since: no step was trained, no better model was loaded."""
-        is_best = not args.load_best_model_at_end or state.best_global_step == state.global_step
-        return self.step == state.global_step and is_best
-
-
 class RunTotals(TrainerCallback, ExportableState):
     """
     What a run adds up from its first step on, in `trainer_state.json`: the sum of losses after `first_step`, the state
@@ -98,7 +81,7 @@ def begin_training(trainer: "DepthTrainer") -> None:
     state.compute_steps(trainer.args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
     trainer.totals.restore(state, is_resumed=checkpoint is not None)
     if isinstance(trainer.train_dataset, TrainingStream):
-        before, now = trainer.totals.readers, num_consumers(trainer.args)
+        before, now = trainer.totals.readers, trainer.args.num_readers
         trainer.totals.readers = now
         if before not in (None, now):
             logger.warning(
@@ -110,7 +93,8 @@ def begin_training(trainer: "DepthTrainer") -> None:
             state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
     trainer._total_loss_scalar, trainer.current_flos = trainer.totals.loss, 0
     # Evaluations of the weights of before, which may be of the same step, go.
-    trainer.evaluated.sums_of, trainer.evaluations, trainer.evaluated_steps = {}, {}, {}
+    trainer.evaluated.begin()
+    trainer.evaluations, trainer.evaluated_steps, trainer.last_evaluation = {}, {}, (None, {})
     trainer.set_up(trainer.model)  # which may have been made for this training
     trainer.monitor.restore(trainer.totals.monitor)
     trainer.running.begin()

@@ -43,23 +43,18 @@ def check_trainer(trainer: "DepthTrainer") -> None:
             f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
             "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
         )
-    _warn_of_lost_epochs(trainer.data_collator)
+    collator = trainer.data_collator  # which may wrap that of an objective
+    is_function = inspect.isroutine(collator) or isinstance(collator, functools.partial)
+    if is_function or (not hasattr(collator, "set_epoch") and hasattr(objective_collator(collator), "set_epoch")):
+        logger.warning(
+            "`data_collator` is not told of new epochs: if it calls a collator of an objective, every epoch has the "
+            "same noise. Make it a class with a method `set_epoch(epoch)` that passes the epoch on."
+        )
     state = trainer.accelerator.state
     deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
     check_sharding(trainer.args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
     model = trainer.accelerator.unwrap_model(trainer.model)
     check_parts(model, trainer.processing_class, trainer.data_collator, trainer.args.constrain_sentence_order)
-
-
-def _warn_of_lost_epochs(data_collator: Callable[..., Any]) -> None:
-    """Warn of a data collator without `set_epoch`, which may wrap the collator of an objective."""
-    is_function = inspect.isroutine(data_collator) or isinstance(data_collator, functools.partial)
-    is_told = hasattr(data_collator, "set_epoch")
-    if is_function or (not is_told and hasattr(objective_collator(data_collator), "set_epoch")):
-        logger.warning(
-            "`data_collator` is not told of new epochs: if it calls a collator of an objective, every epoch has the "
-            "same noise. Make it a class with a method `set_epoch(epoch)` that passes the epoch on."
-        )
 
 
 def check_parts(
@@ -100,16 +95,6 @@ def check_packed_rows(model: PreTrainedModel) -> None:
         )
 
 
-# ---- Data of tasks --------------------------------------------------------------------------------------------------
-
-
-def check_training_examples(trainer: "DepthTrainer", dataset: Any) -> None:
-    """Raise an error if the training examples of a [`TaskTrainer`] do not fit the model."""
-    if isinstance(dataset, TaskDataset):
-        raise TypeError("`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples.")
-    _check_examples(trainer, "train_dataset", dataset)
-
-
 def check_evaluation_data(
     trainer: "DepthTrainer", datasets: EvaluationData, name_of_all: str = "eval_dataset"
 ) -> None:
@@ -132,20 +117,19 @@ def check_evaluation_data(
                 "`split`."
             )
         check_installed(dataset.spec.metric_names)
-        _check_examples(trainer, argument, dataset.prepared)
+        if dataset.prepared is not None:  # it may have rows alone
+            check_examples(trainer, argument, dataset.prepared)
     check_prediction_mode([dataset.spec for dataset in named.values()], trainer.args.prediction_mode)
 
 
-def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
-    first = {} if dataset is None else next(iter(dataset), None)  # a TaskDataset may have rows alone
-    if first is None:
-        return
-    if "input_ids" not in first:
-        raise UserError(f"`{argument}` has no column 'input_ids', but: {listed(first)}. {HOW_TO_PREPARE}")
-    tokenizer = trainer.processing_class
+def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
+    """Raise an error if prepared examples do not fit the model and the tokenizer of a [`TaskTrainer`]."""
     if isinstance(dataset, Dataset) and len(dataset) > EXAMPLES_TO_CHECK:  # perhaps several data sets in one
         dataset = dataset.select(np.linspace(0, len(dataset) - 1, EXAMPLES_TO_CHECK).astype(int))
     examples = list(itertools.islice(iter(dataset), EXAMPLES_TO_CHECK))
+    if examples and "input_ids" not in examples[0]:
+        raise UserError(f"`{argument}` has no column 'input_ids', but: {listed(examples[0])}. {HOW_TO_PREPARE}")
+    tokenizer = trainer.processing_class
     columns = [one.get(name, ()) for one in examples for name in ("input_ids", "labels")]
     greatest = max((int(token_id) for ids in columns for token_id in ids), default=NO_TOKEN)
     if greatest >= len(tokenizer):
@@ -163,23 +147,4 @@ def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Ma
             f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens{how_many}, but the model "
             f"is a {type(trainer.model).__name__}. Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens="
             f"{is_depth})` with the tokenizer of the model, or train the other kind of model."
-        )
-
-
-def check_direction_of_metric(trainer: "DepthTrainer") -> None:
-    """Raise `ValueError` if `greater_is_better` contradicts the metric: the worst model would be kept."""
-    args = trainer.args
-    if args.metric_for_best_model is None or trainer.eval_dataset is None:
-        return
-    name = args.metric_for_best_model.removeprefix("eval_")
-    greater_is_better = {"score": True}
-    for key, dataset in by_name(trainer.eval_dataset).items():
-        known = {"loss": False, "unparsed_fraction": False}
-        known[dataset.spec.metric_to_optimize] = dataset.spec.greater_is_better
-        greater_is_better |= {f"{key}_{metric}" if key else metric: known[metric] for metric in known}
-    expected = greater_is_better.get(name, args.greater_is_better)
-    if args.greater_is_better not in (expected, None):
-        raise UserError(
-            f"`greater_is_better` is {args.greater_is_better}, but of the `metric_for_best_model` {name!r} "
-            f"{'more' if expected else 'less'} is better. Give `greater_is_better={expected}`."
         )

@@ -2,27 +2,25 @@
 
 import logging
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerState
 
 # The figures that are printed, and how. All others are in trainer_state.json and all_results.json.
 FIGURES = {
-    "loss": ".4g",
-    "sentence_loss": ".4g",
-    "reconstruction_loss": ".4g",
-    "learning_rate": ".2e",
-    "grad_norm": ".3g",
-    "tokens_per_second": ",.0f",
-    "sentence_accuracy": ".4f",
-    "order_exact_shuffled": ".4f",
-    "with_metadata_loss": ".4g",
-    "attention_entropy": ".2f",
-    "score": ".4f",
-    "unparsed_fraction": ".4f",
-    "runtime": ",.0f",
+    "loss": "loss {:.4g}",
+    "sentence_loss": "sentence loss {:.4g}",
+    "reconstruction_loss": "reconstruction loss {:.4g}",
+    "learning_rate": "learning rate {:.2e}",
+    "grad_norm": "grad norm {:.3g}",
+    "tokens_per_second": "tokens/s {:,.0f}",
+    "sentence_accuracy": "sentence accuracy {:.4f}",
+    "order_exact_shuffled": "order exact shuffled {:.4f}",
+    "with_metadata_loss": "with metadata loss {:.4g}",
+    "attention_entropy": "attention entropy {:.2f}",
+    "score": "score {:.4f}",
+    "unparsed_fraction": "unparsed fraction {:.4f}",
+    "runtime": "seconds {:,.0f}",
 }
 LEGEND = (
     "loss: cross-entropy per target token, in nats{weight}; sentence loss: of the sentence tokens of DEPTH alone; "
@@ -40,10 +38,10 @@ class LogLines(PrinterCallback):
         if line is None or not state.is_world_process_zero or args.get_process_log_level() > logging.WARNING:
             return
         if "reconstruction loss" in line and not self._is_explained:  # of pre-training
-            coefficient = getattr(args, "sentence_loss_coefficient", 1.0)
-            weight = "" if coefficient == 1.0 else f", in which a sentence token counts {coefficient:g} times"
-            tqdm.write(LEGEND.format(weight=weight), file=sys.stdout)
-            self._is_explained = True
+            weight = args.sentence_loss_coefficient
+            counted = "" if weight == 1.0 else f", in which a sentence token counts {weight:g} times"
+            line, self._is_explained = f"{LEGEND.format(weight=counted)}
+{line}", True
         tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
         sys.stdout.flush()
 
@@ -58,39 +56,27 @@ class ProgressBar(LogLines, ProgressCallback):
 
 def install_console(trainer: Trainer) -> None:
     """Print by [`LogLines`], or on a terminal by a [`ProgressBar`]. A notebook keeps its own callback."""
-    for stock in trainer.callback_handler.callbacks:
+    for stock in list(trainer.callback_handler.callbacks):
         if type(stock) in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(stock)
             trainer.add_callback(ProgressBar if type(stock) is ProgressCallback and sys.stderr.isatty() else LogLines)
-            return
 
 
-def log_line(state: TrainerState, logs: Mapping[str, Any]) -> str | None:
+def log_line(state: TrainerState, logs: dict[str, float]) -> str | None:
     """
     The line to print for a log of training, of evaluations, or of the end of training; `None` if it has no figure.
 
-    >>> state = TrainerState(global_step=25, max_steps=400)
-    >>> log_line(state, {"loss": 8.508, "sentence_loss": 6.5, "learning_rate": 1e-3, "padding_fraction": 0.3})
-    'step  25/400 | loss 8.508 | sentence loss 6.5 | learning rate 1.00e-03'
-    >>> log_line(state, {"eval_loss": 8.5, "eval_score": 0.25, "eval_runtime": 2.0})
-    'step  25/400 | evaluation: loss 8.5, score 0.2500, seconds 2'
+    >>> log_line(TrainerState(global_step=25, max_steps=400), {"eval_loss": 8.5, "eval_runtime": 2.0})
+    'step  25/400 | evaluation: loss 8.5, seconds 2'
     """
+    parts = []
     # Each data set that was evaluated has a runtime, as has the end of training.
-    prefixes = [name.removesuffix("runtime") for name in logs if name.endswith("_runtime")]
-    parts = [f"{_title(prefix)}: {', '.join(_figures(logs, prefix))}" for prefix in prefixes] or _figures(logs, "")
-    if prefixes and "eval_" not in prefixes and "eval_score" in logs:  # of several tasks
+    for prefix in [name.removesuffix("runtime") for name in logs if name.endswith("_runtime")] or [""]:
+        figures = [form.format(logs[prefix + name]) for name, form in FIGURES.items() if prefix + name in logs]
+        split, _, dataset = prefix.strip("_").partition("_")
+        title = {"eval": "evaluation", "train": "training"}.get(split, split) + (dataset and f" of {dataset}")
+        parts += [f"{title}: {', '.join(figures)}"] if prefix else figures
+    if "eval_score" in logs and "eval_runtime" not in logs:  # of several tasks
         parts.append(f"mean score {logs['eval_score']:.4f}")
     total = str(state.max_steps or "")
-    step = f"step {state.global_step:>{len(total)}}" + (total and f"/{total}")
-    return " | ".join([step, *parts]) if parts else None
-
-
-def _title(prefix: str) -> str:
-    split, _, dataset = prefix.strip("_").partition("_")
-    return {"eval": "evaluation", "train": "training"}.get(split, split) + (dataset and f" of {dataset}")
-
-
-def _figures(logs: Mapping[str, Any], prefix: str) -> list[str]:
-    shown = [(name, format(logs[prefix + name], spec)) for name, spec in FIGURES.items() if prefix + name in logs]
-    names = {"tokens_per_second": "tokens/s", "runtime": "seconds"}
-    return [f"{names.get(name, name.replace('_', ' '))} {number}" for name, number in shown]
+    return " | ".join([f"step {state.global_step:>{len(total)}}" + (total and f"/{total}"), *parts]) if parts else None

@@ -1,13 +1,10 @@
 """Helpers that make the data loaders of the trainers, set the order of their examples, and guard their workers."""
 
-import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,24 +26,6 @@ logger = logging.getLogger(__name__)
 WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}
 
 
-@contextlib.contextmanager
-def loading(trainer: "DepthTrainer", data_collator: Callable[..., Any], **settings: bool) -> Iterator[None]:
-    """Use another collator and other arguments `dataloader_…` while a trainer makes a data loader in this block."""
-    args, collator, trainer.data_collator = trainer.args, trainer.data_collator, data_collator
-    before = {f"dataloader_{name}": getattr(args, f"dataloader_{name}") for name in settings}
-    try:
-        for name, value in settings.items():
-            setattr(args, f"dataloader_{name}", value)
-        yield
-    finally:
-        trainer.data_collator = collator
-        for name, value in before.items():
-            setattr(args, name, value)
-
-
-# ---- Streams --------------------------------------------------------------------------------------------------------
-
-
 def check_stream(trainer: "DepthTrainer") -> None:
     """Warn of a plain stream to train on; `ValueError` if accelerate would divide one of ours again."""
     if isinstance(trainer.train_dataset, IterableDataset):
@@ -61,9 +40,6 @@ def check_stream(trainer: "DepthTrainer") -> None:
             "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
             "`dispatch_batches` false and `split_batches` false, the defaults of this package."
         )
-
-
-# ---- Order ----------------------------------------------------------------------------------------------------------
 
 
 def evaluation_sampler(sampler_fn: Callable[[Dataset], Sampler | None]) -> Callable[[Dataset], Sampler | None]:
@@ -103,9 +79,6 @@ def set_epoch_of_sampler(loader: DataLoader, epoch: int, args: TrainingArguments
         sampler.generator = torch.Generator().manual_seed(seed + epoch)
 
 
-# ---- Signals --------------------------------------------------------------------------------------------------------
-
-
 def without_signals(dataloader: DataLoader) -> DataLoader:
     """
     Make the workers of a data loader ignore signals, and return the data loader.
@@ -120,24 +93,14 @@ def without_signals(dataloader: DataLoader) -> DataLoader:
     start_workers = loader._get_iterator
 
     def start_without_signals() -> Any:
-        # A worker that is not forked imports torch for seconds before `worker_init_fn` is called.
-        if (loader.multiprocessing_context or multiprocessing).get_start_method() != "fork":
-            with _blocked_signals():
-                resource_tracker.ensure_running()  # which unblocks them
-        with _blocked_signals():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)  # until `worker_init_fn` is called
+        try:
             return start_workers()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     loader._get_iterator = start_without_signals
     return dataloader
-
-
-@contextlib.contextmanager
-def _blocked_signals() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _WithoutSignals:

@@ -1,7 +1,7 @@
 """Evaluation: what it adds up over all examples, its loops over data sets, what the model generates, the order."""
 
 import contextlib
-import time
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ import torch
 from datasets import Dataset
 from torch import nn
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import EvalLoopOutput, speed_metrics
 
 from ..errors import UserError
 from ..evaluation.attention_entropy import attention_entropy, warn_of_saturation
@@ -19,8 +18,14 @@ from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..tasks.dataset import TaskDataset
 from .inputs import objective_collator
 from .sharding import gather_in_generation
-from .statistics import STATISTICS, summarize
-from .unshuffling import summarize_order, unshuffling_accuracy, unshuffling_statistics, unshuffling_table
+from .statistics import (
+    STATISTICS,
+    summarize,
+    summarize_order,
+    unshuffling_accuracy,
+    unshuffling_statistics,
+    unshuffling_table,
+)
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -33,68 +38,42 @@ STATIC_MULTIPLE = 128
 # ---- Sums -----------------------------------------------------------------------------------------------------------
 
 
-class EvaluationSums:
-    """
-    What an evaluation adds up over all examples of all processes, in float64. Its size does not grow with them.
-
-    >>> sums = EvaluationSums(torch.device("cpu"))
-    >>> sums.statistics += torch.ones(3, len(STATISTICS)).sum(0)
-    >>> sums.metrics()["loss"]
-    1.0
-    """
-
-    def __init__(self, device: torch.device):
-        self.statistics = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
-        self.orders: dict[str, torch.Tensor] = {}  # `unshuffling_table`s: "free", "constrained"
-
-    def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
-        total = EvaluationSums(self.statistics.device)
-        total.statistics = self.statistics + other.statistics
-        for name in dict.fromkeys((*self.orders, *other.orders)):
-            total.orders[name] = sum(part.orders[name] for part in (self, other) if name in part.orders)
-        return total
-
-    def metrics(self) -> dict[str, float]:
-        """See [`summarize`] and [`summarize_order`]."""
-        metrics = summarize(self.statistics)
-        for decoding, table in self.orders.items():
-            metrics |= summarize_order(table, constrained=decoding == "constrained")
-        return metrics
-
-    def accuracies(self) -> dict[str, Any]:
-        """[`unshuffling_accuracy`] of each way of generating."""
-        return {decoding: unshuffling_accuracy(table) for decoding, table in self.orders.items()}
-
-
 class EvaluationMetrics:
-    """What the loops of an evaluation add up, and how its model attends in the first batch."""
+    """
+    What the loops of an evaluation add up over all examples of all processes, in float64, by the prefix of their
+    metrics; and how the model attends in the first batch. Its size does not grow with the examples.
+    """
 
     def __init__(self, trainer: "DepthTrainer"):
         self.trainer = trainer
-        self.sums_of: dict[str, EvaluationSums] = {}  # of the latest evaluation, by the prefix of their metrics
-        self._sums: EvaluationSums | None = None  # of the present loop
+        self.begin()
         self._attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
         self._warned_of_attention = False
 
     def begin(self) -> None:
         """Forget the evaluation before."""
-        self.sums_of, self._attention = {}, None
+        self.statistics: dict[str, torch.Tensor] = {}
+        self.orders: dict[str, dict[str, torch.Tensor]] = {}  # `unshuffling_table`s: "free", "constrained"
+        self._prefix: str | None = None  # of the present loop
+        self._attention = None
 
     @contextlib.contextmanager
-    def loop(self, prefix: str) -> Iterator[EvaluationSums]:
-        """A loop over examples, whose metrics have a prefix; its sums."""
-        sums = self._sums = self.sums_of[prefix] = EvaluationSums(self.trainer.sums_device)
+    def loop(self, prefix: str) -> Iterator[None]:
+        """A loop over examples, whose metrics have a prefix."""
+        device = self.trainer.sums_device
+        self.statistics[prefix] = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
+        self._prefix, self.orders[prefix] = prefix, {}
         try:
-            yield sums
+            yield
         finally:
-            self._sums = None
+            self._prefix = None
 
     def add(self, statistics: torch.Tensor, inputs: Mapping[str, Any]) -> None:
         """Count a batch by its [`example_statistics`]; look at the attention of the first one."""
-        if self._sums is None:  # no evaluation, but a user's own call
+        if self._prefix is None:  # no evaluation, but a user's own call
             return
         trainer = self.trainer
-        self._sums.statistics += trainer.accelerator.gather_for_metrics(statistics).sum(0)
+        self.statistics[self._prefix] += trainer.accelerator.gather_for_metrics(statistics).sum(0)
         if self._attention is None:
             with trainer.autocast():
                 self._attention = attention_entropy(trainer._without_wrappers(trainer.model), inputs)
@@ -108,7 +87,35 @@ class EvaluationMetrics:
             tensors = tuple(tensor.cpu() for tensor in tensors)
         rows = unshuffling_statistics(*tensors, self.trainer.model.config)
         table = unshuffling_table(self.trainer.accelerator.gather_for_metrics(rows))
-        self._sums.orders[decoding] = self._sums.orders.get(decoding, 0.0) + table
+        orders = self.orders[self._prefix]
+        orders[decoding] = orders.get(decoding, 0.0) + table
+
+    def metrics(self, *prefixes: str) -> dict[str, float]:
+        """See [`summarize`] and [`summarize_order`]: the metrics of all examples of some loops."""
+        metrics = summarize(sum(self.statistics[prefix] for prefix in prefixes))
+        orders = [self.orders[prefix] for prefix in prefixes]
+        for decoding in dict.fromkeys(itertools.chain(*orders)):
+            table = sum(tables[decoding] for tables in orders if decoding in tables)
+            metrics |= summarize_order(table, constrained=decoding == "constrained")
+        names = self.trainer.evaluation_metrics
+        return metrics if names is None else {name: metrics[name] for name in names if name in metrics}
+
+    def metrics_of_all(self, names: Iterable[str], prefix: str) -> dict[str, float]:
+        """The metrics of several data sets together; those with metadata only if all have them."""
+        metrics = {}
+        for suffix in ("", f"_{WITH_METADATA}"):
+            prefixes = [f"{prefix}_{name}{suffix}" for name in names]
+            if self.statistics.keys() >= {*prefixes}:
+                metrics |= {f"{prefix}{suffix}_{name}": value for name, value in self.metrics(*prefixes).items()}
+        return metrics
+
+    def accuracies(self) -> dict[str, dict[str, Any]]:
+        """[`unshuffling_accuracy`] by prefix and way of generating."""
+        return {
+            prefix: {decoding: unshuffling_accuracy(table) for decoding, table in orders.items()}
+            for prefix, orders in self.orders.items()
+            if orders
+        }
 
     def attention_metrics(self, prefix: str) -> dict[str, float]:
         """The entropies of the attention in the first batch."""
@@ -126,34 +133,6 @@ def by_name(datasets: Any) -> Mapping[str, Any]:
     ({'': ['an example']}, {'novels': ['an example']})
     """
     return datasets if isinstance(datasets, Mapping) else {"": datasets}
-
-
-def evaluate_each(
-    trainer: "DepthTrainer", datasets: Any, ignore_keys: list[str] | None, prefix: str
-) -> Iterator[EvalLoopOutput]:
-    """Evaluate data sets one by one."""
-    for name, dataset in by_name(datasets).items():
-        own, started = f"{prefix}_{name}" if name else prefix, time.time()
-        output = trainer.evaluation_loop(
-            trainer.get_eval_dataloader(dataset),
-            description="Evaluation",
-            prediction_loss_only=True if trainer.compute_metrics is None else None,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=own,
-        )
-        output.metrics.update(speed_metrics(own, started, num_samples=output.num_samples))
-        yield output
-
-
-def metrics_of_all(trainer: "DepthTrainer", names: Iterable[str], prefix: str) -> dict[str, float]:
-    """The metrics of several data sets together; those with metadata only if all have them."""
-    metrics = {}
-    for suffix in ("", f"_{WITH_METADATA}"):
-        parts = [trainer.evaluated.sums_of.get(f"{prefix}_{name}{suffix}") for name in names]
-        if parts and None not in parts:
-            total = trainer.summary(sum(parts[1:], parts[0]))
-            metrics |= {f"{prefix}{suffix}_{name}": value for name, value in total.items()}
-    return metrics
 
 
 @contextlib.contextmanager
@@ -196,8 +175,6 @@ def use_generation_config(trainer: "DepthTrainer", model: nn.Module) -> None:
     if trainer.args.generation_config is None:
         return
     generation = model.generation_config = trainer.load_generation_config(trainer.args.generation_config)
-    if generation.num_beams is not None and generation.num_beams < 1:  # `generate()` would divide by it
-        raise UserError(f"`num_beams` of `generation_config` must be at least 1, got {generation.num_beams}.")
     for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
         if getattr(generation, name) is None:
             setattr(generation, name, getattr(model.config, name, None))

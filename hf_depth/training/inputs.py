@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from datasets import Dataset, IterableDataset
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
 from ..data.base_objective import Objective
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
@@ -21,28 +21,43 @@ EVALUATION_SEED = 42
 ModelSource = str | os.PathLike | PreTrainedConfig
 
 
-def with_objective(
-    objective: Objective | type[Objective],
+def prepare_inputs(
     args: TrainingArguments,
     model: Any,
     data_collator: Callable[..., Any] | None,
     train_dataset: Any,
     eval_dataset: Any,
     tokenizer: PreTrainedTokenizerBase | None,
-) -> tuple[Objective, Callable[..., Any], Any, Any, PreTrainedTokenizerBase]:
-    """The objective of a trainer, and what it makes of text: its collator, both data sets, and its tokenizer."""
-    objective = with_tokenizer(objective, tokenizer, model)
-    train_dataset = prepared(train_dataset, "train", objective, args)
-    eval_dataset = prepared(eval_dataset, "validation", objective, args)
-    if data_collator is None:
-        data_collator = objective.collator(seed=args.seed if args.data_seed is None else args.data_seed)
-    return objective, data_collator, train_dataset, eval_dataset, tokenizer or objective.tokenizer
+    objective: Objective | type[Objective] | None,
+) -> tuple[Any, Callable[..., Any], Any, Any, PreTrainedTokenizerBase | None, Objective | None]:
+    """
+    What a trainer is given, with the collator, the data sets and the tokenizer that an objective makes of them, and
+    with the model that a name, a folder or a configuration stands for.
+    """
+    if objective is not None:
+        objective = _with_tokenizer(objective, tokenizer, model)
+        seed = args.seed if args.data_seed is None else args.data_seed
+        train_dataset = _prepared(train_dataset, "train", objective, args, seed)
+        if isinstance(eval_dataset, Mapping):
+            parts = eval_dataset.items()
+            eval_dataset = {name: _prepared(part, "validation", objective, args, seed) for name, part in parts}
+        else:
+            eval_dataset = _prepared(eval_dataset, "validation", objective, args, seed)
+        data_collator = objective.collator(seed=seed) if data_collator is None else data_collator
+        tokenizer = tokenizer or objective.tokenizer
+    if isinstance(model, ModelSource):
+        if objective is not None:
+            own = objective.tokenizer
+        else:
+            own = tokenizer or getattr(objective_collator(data_collator), "tokenizer", None)
+        if own is None:
+            raise UserError("`model` is a name, which needs a tokenizer: give `objective`, or `processing_class`.")
+        set_seed(args.seed)  # rows of new tokens are drawn
+        model = load_model(model, own, model_type=None if objective is None else objective.model_type)
+    return model, data_collator, train_dataset, eval_dataset, tokenizer, objective
 
 
-# ---- Text and models ------------------------------------------------------------------------------------------------
-
-
-def with_tokenizer(
+def _with_tokenizer(
     objective: Objective | type[Objective], tokenizer: PreTrainedTokenizerBase | None, model: Any
 ) -> Objective:
     """An objective as it is; of a class one of default settings, with the tokenizer of the model."""
@@ -63,33 +78,11 @@ def with_tokenizer(
     return objective(tokenizer)
 
 
-def loaded(
-    model: ModelSource | PreTrainedModel | None,
-    args: TrainingArguments,
-    objective: Objective | None,
-    tokenizer: PreTrainedTokenizerBase | None,
-    data_collator: Callable[..., Any] | None,
-) -> PreTrainedModel | None:
-    """A model as it is, or the one of a name, a folder or a configuration, that fits the tokenizer."""
-    if not isinstance(model, ModelSource):
-        return model
-    if objective is not None:
-        tokenizer = objective.tokenizer
-    elif tokenizer is None:
-        tokenizer = getattr(objective_collator(data_collator), "tokenizer", None)
-    if tokenizer is None:
-        raise UserError("`model` is a name, which needs a tokenizer: give `objective`, or `processing_class`.")
-    set_seed(args.seed)  # rows of new tokens are drawn
-    return load_model(model, tokenizer, model_type=None if objective is None else objective.model_type)
-
-
-def prepared(dataset: Any, split: str, objective: Objective, args: TrainingArguments) -> Any:
+def _prepared(dataset: Any, split: str, objective: Objective, args: TrainingArguments, seed: int) -> Any:
     """A data set as it is, or what the objective makes of its text; of a stream to train on an endless one."""
-    if isinstance(dataset, Mapping) and split != "train":
-        return {name: prepared(part, split, objective, args) for name, part in dataset.items()}
     name = "train_dataset" if split == "train" else "eval_dataset"
     if isinstance(dataset, list | tuple):
-        if all(isinstance(row, Mapping) for row in dataset) and dataset:
+        if dataset and all(isinstance(row, Mapping) for row in dataset):
             return dataset
         if not dataset or not all(isinstance(text, str) for text in dataset):
             raise UserError(f"`{name}` is no list of texts: {dataset!r:.60}.")
@@ -101,12 +94,8 @@ def prepared(dataset: Any, split: str, objective: Objective, args: TrainingArgum
         return dataset
     if TEXT_COLUMN not in columns:
         raise UserError(f"`{name}` has no column `{TEXT_COLUMN}`, but: {', '.join(columns)}.")
-    seed = args.seed if args.data_seed is None else args.data_seed
     data, _ = objective.prepare_splits({split: dataset}, main_process_first=args.main_process_first, seed=seed)
     return data[split]
-
-
-# ---- Collators ------------------------------------------------------------------------------------------------------
 
 
 def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:

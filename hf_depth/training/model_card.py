@@ -70,16 +70,23 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
     """
     content = trainer.card or CardContent()
     told = {name: value for name, value in kwargs.items() if value is not None}
-    tags = [*_as_list(content.tags), *_as_list(told.get("tags"))]
-    content = trainer.card = replace(content, **told | {"tags": tags})
+    told["tags"] = [*_as_list(content.tags), *_as_list(told.get("tags"))]
+    content = trainer.card = replace(content, **told)
+    is_task = hasattr(trainer, "task_config")
     model, folder = trainer.accelerator.unwrap_model(trainer.model), Path(trainer.args.output_dir).resolve()
-    is_branch = trainer.hub_model_id and trainer.args.hub_revision not in (None, "main")
+    revision = trainer.args.hub_revision if trainer.hub_model_id else None
     title = " ".join((trainer.hub_model_id or model_name or folder.name).split())
-    base = content.finetuned_from or _base_model(model, folder)
-    language = _sentence_language(trainer, model)
-    sections = _sections(trainer, model, base, language)
-    facts = (_task_facts if _is_of_tasks(trainer) else _pretraining_facts)(trainer, model, sections)
-    scores = facts["scores"]
+    name = getattr(model, "name_or_path", None) or None
+    goes_on = name is not None and Path(name).resolve().is_relative_to(folder)  # from a model of its own
+    base = content.finetuned_from or (None if goes_on else name)
+    language = None  # by whose rules the text of a DEPTH model was split into sentences
+    if has_sentence_tokens(model.config):
+        of_text = content.sections.get("Settings", {}).get("sentence_language")
+        language = getattr(trainer.task_config, "sentence_language", None) if is_task else of_text
+    sections = _sections(trainer, model, language)
+    if not goes_on or base:
+        sections["Settings"]["initialised from"] = told_name(base) or "scratch"
+    facts = (_task_facts if is_task else _pretraining_facts)(trainer, model, sections)
     metadata = ModelCardData(
         # No `pipeline_tag`: the Hub would show the code of a pipeline, and there is none for encoder-decoders.
         base_model=base if base and is_hub_name(base) else None,
@@ -87,10 +94,10 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         language=content.language or (None if language == LINES else language),
         library_name="peft" if is_adapter(model) else "transformers",
         license=content.license or trainer.args.hub_license,
-        metrics=sorted({score.metric_type for score in scores}) or None,
-        model_name=title if scores else None,
+        metrics=sorted({score.metric_type for score in facts["scores"]}) or None,
+        model_name=title if facts["scores"] else None,
         tags=sorted({"hf_depth", model.config.model_type, *facts["tags"], *content.tags}),
-        eval_results=scores or None,
+        eval_results=facts["scores"] or None,
     )
     card = ModelCard.from_template(
         metadata,
@@ -98,13 +105,13 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         title=title,
         kind=model.config.model_type,
         paper=PAPERS.get(model.config.model_type),
-        is_task=_is_of_tasks(trainer),
+        is_task=is_task,
         is_depth=has_sentence_tokens(model.config),
         is_adapter=is_adapter(model),
         is_of_hub=bool(trainer.hub_model_id),
         # A name without `./` would be looked up on the Hub, where it may be somebody else's.
         name=repr(trainer.hub_model_id or f"./{folder.name}"),
-        revision=f", revision={trainer.args.hub_revision!r}" if is_branch else "",
+        revision=f", revision={revision!r}" if revision not in (None, "main") else "",
         num_steps=trainer.weights_step,
         base=told_name(base),
         data=sections["Data"],
@@ -121,10 +128,6 @@ def is_adapter(model: torch.nn.Module) -> bool:
     return hasattr(model, "peft_config")
 
 
-def _is_of_tasks(trainer: Trainer) -> bool:
-    return hasattr(trainer, "task_config")
-
-
 def _as_list(values: str | Sequence[str] | None) -> list[str]:
     return [] if values is None else [values] if isinstance(values, str) else list(values)
 
@@ -132,9 +135,7 @@ def _as_list(values: str | Sequence[str] | None) -> list[str]:
 # ---- Data and settings ----------------------------------------------------------------------------------------------
 
 
-def _sections(
-    trainer: Trainer, model: PreTrainedModel, base: str | None, language: str | None
-) -> dict[str, dict[str, Any]]:
+def _sections(trainer: Trainer, model: PreTrainedModel, language: str | None) -> dict[str, dict[str, Any]]:
     """The data, the settings and what else the card was told, completed by what the trainer knows."""
     args, content = trainer.args, trainer.card
     data, settings = (dict(content.sections.get(title, {})) for title in ("Data", "Settings"))
@@ -145,15 +146,13 @@ def _sections(
         data |= {
             name or "validation": {"examples": len(one)} for name, one in datasets.items() if isinstance(one, Sized)
         }
-    data |= {} if trainer.running.sources is None else trainer.running.sources.table()
+    data |= {f"{name}, seen in training": counts for name, counts in trainer.running.sources.items()}
     if language:
         data["sentences split by"] = f"{get_sentence_splitter(language).version}, language {language}"
-    if _is_of_tasks(trainer):
+    if hasattr(trainer, "task_config"):
         settings = {"prediction_mode": args.prediction_mode} | settings
     elif has_sentence_tokens(model.config):
         settings["sentence_loss_coefficient"] = args.sentence_loss_coefficient
-    if base or not getattr(model, "name_or_path", None):  # else the run goes on from a model of its own
-        settings["initialised from"] = told_name(base) or "scratch"
     length = "max_steps" if args.max_steps > 0 else "num_train_epochs"
     for name in (length, *TRAINING_SETTINGS):
         value = getattr(getattr(args, name), "value", getattr(args, name))  # of an enumeration
@@ -169,21 +168,6 @@ def _sections(
     if trainer.weights_step != trainer.state.global_step:
         settings["weights of step"] = f"{trainer.weights_step:,} of {trainer.state.global_step:,}, the best one"
     return {**content.sections, "Data": data, "Settings": settings}
-
-
-def _sentence_language(trainer: Trainer, model: PreTrainedModel) -> str | None:
-    """By whose rules the text of a DEPTH model was split into sentences, if it is known."""
-    if not has_sentence_tokens(model.config):
-        return None
-    if _is_of_tasks(trainer):
-        return trainer.task_config and trainer.task_config.sentence_language
-    return trainer.card.sections.get("Settings", {}).get("sentence_language")
-
-
-def _base_model(model: PreTrainedModel, folder: Path) -> str | None:
-    """What the training started from. A model of its own folder is one that the run goes on from."""
-    name = getattr(model, "name_or_path", None) or None
-    return None if name and Path(name).resolve().is_relative_to(folder) else name
 
 
 # ---- A pre-trained model --------------------------------------------------------------------------------------------

@@ -37,18 +37,10 @@ class AdamWScale(Optimizer):
     The learning rate is relative: 0.01 changes a matrix by about 1 % of its size in each step. No step waits for the
     device. Moments have the dtype of their parameter, as in torch.
 
-    Args:
-        params: parameters, or groups of them.
-        lr: learning rate, relative to the root mean square.
-        betas: decay of the moments.
-        eps: added to the square root of the second moment.
-        weight_decay: decoupled, and not scaled by the root mean square.
-        min_rms: a parameter is taken to be at least so large.
+    A parameter is taken to be at least as large as `min_rms`. The other arguments are those of [`torch.optim.AdamW`].
 
     Source: https://github.com/PiotrNawrot/nanoT5, whose scaling is that of Shazeer and Stern (2018), section 8.
 
-    >>> import torch
-    >>> from hf_depth.training.optimizers import AdamWScale
     >>> matrix = torch.nn.Parameter(torch.full((2, 2), 0.5))
     >>> optimizer = AdamWScale([matrix], lr=0.01)
     >>> matrix.sum().backward()

@@ -13,12 +13,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainerState,
-)
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import PredictionOutput
 
@@ -40,7 +35,6 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from ..tasks.spec import TaskSpec
 from ..tasks.splits import TaskSplits
-from .callbacks import LastEvaluation
 from .checkpoints.resuming import (
     alone_in_output_dir,
     best_checkpoint,
@@ -74,14 +68,6 @@ class Run:
 
     Make it with [`Run.find`], which looks for a checkpoint to continue and checks that it fits. [`PretrainingRun`] and
     [`FineTuningRun`] add metrics, tables and files. Each checkpoint holds the `description`, see [`describe_run`].
-
-    >>> import tempfile
-    >>> from hf_depth import DepthTrainingArguments
-    >>> from hf_depth.training.runs import Run
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     run = Run.find(DepthTrainingArguments(folder, do_train=True, use_cpu=True), {"objective": "prefix_lm"})
-    >>> run.checkpoint is None, run.is_over  # a new run: `run.execute(trainer)` trains, evaluates and saves
-    (True, False)
     """
 
     def __init__(self, args: DepthTrainingArguments, description: Mapping[str, Any], checkpoint: str | None = None):
@@ -98,7 +84,6 @@ class Run:
                 what = "only the final model is left to write" if self.do_train else "there is nothing left to train"
                 logger.info(f"{checkpoint} is the end of this run: {what}.")
         self._is_restored = False
-        self._last_evaluation = LastEvaluation()
 
     @classmethod
     def find(
@@ -176,7 +161,11 @@ class Run:
                 f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
                 "the model and, after the end of training, returns the trained one."
             )
-        self._check_data(trainer, test_dataset)
+        given = {"train_dataset": trainer.train_dataset, "eval_dataset": trainer.eval_dataset}
+        given["test_dataset"] = test_dataset
+        for (step, is_left), (name, dataset) in zip(self.steps.items(), given.items(), strict=True):
+            if is_left and dataset is None:
+                raise UserError(f"`{step}` needs data: give `{name}`, or leave out `{step}`.")
         statistics = statistics or {}
         data = describe_data(trainer.train_dataset) | describe_evaluation(trainer)
         if self.do_train and self.checkpoint is not None:
@@ -188,7 +177,7 @@ class Run:
             trainer.state = TrainerState.load_from_json(Path(self.checkpoint, "trainer_state.json"))
         # Evaluation needs no lock.
         alone = alone_in_output_dir(self.args) if self.do_train else nullcontext()
-        with alone, one_error_for_a_full_disk(self.args.output_dir):
+        with alone, one_error_for_a_full_disk(self.args.output_dir, "the results"):
             if self.do_train:
                 with stop_on_signals(trainer):
                     self.train(trainer, statistics.get("train", {}))
@@ -198,21 +187,9 @@ class Run:
                 self.predict(trainer, test_dataset)
             self.finish(trainer)
 
-    def _check_data(self, trainer: DepthTrainer, test_dataset: Any) -> None:
-        given = {
-            "do_train": ("train_dataset", trainer.train_dataset),
-            "do_eval": ("eval_dataset", trainer.eval_dataset),
-            "do_predict": ("test_dataset", test_dataset),
-        }
-        for step, (name, data) in given.items():
-            if self.steps[step] and data is None:
-                raise UserError(f"`{step}` needs data: give `{name}`, or leave out `{step}`.")
-
     def train(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         """Train, from the checkpoint if there is one, and save model, state and metrics."""
-        trainer.add_callback(self._last_evaluation)
         result = trainer.train(resume_from_checkpoint=self.checkpoint)
-        trainer.remove_callback(self._last_evaluation)
         trainer.save_model()
         if trainer.is_world_process_zero():  # it may hold results of an earlier model
             Path(self.args.output_dir, "all_results.json").unlink(missing_ok=True)
@@ -225,10 +202,8 @@ class Run:
 
     def final_metrics(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> dict[str, float]:
         """Return the metrics of the final model. They are not computed again if training ended with an evaluation."""
-        state, last = trainer.state, self._last_evaluation
-        if last.is_of_final_model(trainer.args, state):
-            metrics = last.metrics
-        else:
+        state, (step, metrics) = trainer.state, trainer.last_evaluation
+        if step != trainer.weights_step:
             steps = [log["step"] for log in state.log_history if any(name.startswith("eval_") for name in log)]
             # Logged by a run that was killed after its last checkpoint. Its predictions are lost.
             is_logged = self.do_train and trainer.weights_step == state.global_step and state.global_step in steps

@@ -40,9 +40,7 @@ def check_sharding(
     deepspeed_config: dict[str, Any] | None,
     fsdp_plugin: FullyShardedDataParallelPlugin | None,
 ) -> None:
-    """Raise `ValueError` if another optimizer or schedule would train than asked for, or no whole model was saved."""
-    engine = "DeepSpeed" if deepspeed_config is not None else None if fsdp_plugin is None else "FSDP"
-    check_whole_matrices(args, engine)
+    """Raise `ValueError` if another schedule would train than asked for, or no whole model was saved."""
     if fsdp_plugin is not None and fsdp_plugin.state_dict_type.name != "FULL_STATE_DICT":
         raise UserError(
             f"`fsdp_state_dict_type` {fsdp_plugin.state_dict_type.name}: the Trainer would save no model. Set it to "

@@ -32,17 +32,10 @@ FACTOR = 6.0
 MAD_TO_SIGMA = 1.4826
 LEAST_RATIO = {"loss": 1.5, "grad_norm": 3.0}  # to the median; the norm of healthy training doubles now and then
 QUIET_SHARE = 0.1  # of all steps, at the beginning, where loss and norm change quickly
-MOST_WRITTEN = 10  # spikes between two logs that are written to the file
 
 
 class SpikeDetector:
-    """
-    Tells values that are at least `least_ratio` times the median of the recent ones, and far above their deviation.
-
-    >>> detector = SpikeDetector(1.5, (2.0 + 0.01 * (step % 7) for step in range(100)))
-    >>> detector.is_spike(2.5), detector.is_spike(3.5), detector.is_spike(float("nan"))
-    (False, True, True)
-    """
+    """Tells values at least `least_ratio` times the median of the recent ones, and far above their deviation."""
 
     def __init__(self, least_ratio: float, recent: Iterable[float] = ()):
         self.least_ratio = least_ratio
@@ -70,12 +63,6 @@ class Step:
     loss: torch.Tensor | float = 0.0  # the sum over the batches of this process
     grad_norm: torch.Tensor | float | None = None  # of all processes, before clipping
 
-    def values(self, device: torch.device) -> torch.Tensor:
-        """Return loss and gradient norm, of shape `(2,)`, float32."""
-        norm = 0.0 if self.grad_norm is None else self.grad_norm
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP2
-        return torch.stack([torch.as_tensor(value, dtype=torch.float32, device=device) for value in (self.loss, norm)])
-
 
 class StepMonitor(TrainerCallback):
     """
@@ -94,7 +81,7 @@ class StepMonitor(TrainerCallback):
         self.restore({})
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, as JSON."""
+        """What a checkpoint keeps, as JSON."""
         recent = {name: list(detector.recent) for name, detector in self.detectors.items()}
         return {"recent": recent, "skipped_batches": self.num_skipped}
 
@@ -113,12 +100,7 @@ class StepMonitor(TrainerCallback):
             self.before = self.trainer._tr_loss.clone(), self.trainer.running.snapshot()
 
     def end_step(self, grad_norm: torch.Tensor | float | None) -> torch.Tensor | float | None:
-        """
-        End the present step between backward pass and optimizer. Returns the norm, or `None` if the step is skipped.
-
-        Raises:
-            `FloatingPointError`: if as many steps were skipped already as may be.
-        """
+        """End the present step between backward pass and optimizer. Returns the norm; `None` if it is skipped."""
         self.step.loss, self.step.grad_norm = self.step.loss + self.trainer._tr_loss, grad_norm
         if self.trainer.args.skip_bad_batches:
             loss, norm = self._means([self.step])[0]  # waits for the device
@@ -129,9 +111,14 @@ class StepMonitor(TrainerCallback):
         return grad_norm
 
     def _means(self, steps: Sequence[Step]) -> list[list[float]]:
-        """Return the loss and the gradient norm of steps, as means over the processes."""
-        accelerator = self.trainer.accelerator
-        return accelerator.reduce(torch.stack([step.values(accelerator.device) for step in steps]), "mean").tolist()
+        """The loss and the gradient norm of steps, as means over the processes."""
+        accelerator, rows = self.trainer.accelerator, []
+        for step in steps:
+            norm = 0.0 if step.grad_norm is None else step.grad_norm
+            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP2
+            pair = [torch.as_tensor(x, dtype=torch.float32, device=accelerator.device) for x in (step.loss, norm)]
+            rows.append(torch.stack(pair))
+        return accelerator.reduce(torch.stack(rows), "mean").tolist()
 
     def on_step_end(self, args, state, control, **kwargs):
         if control.should_log or control.should_training_stop:  # and in `save_checkpoint`
@@ -155,7 +142,7 @@ class StepMonitor(TrainerCallback):
             others = f" {len(spikes) - 1} more until the next log." if len(spikes) > 1 else ""
             # A gradient is clipped; a loss tells of harm.
             level = logging.WARNING if any("loss" in found for _, found in spikes) else logging.INFO
-            self._tell(spikes[:MOST_WRITTEN], f"Spike at step {step.number}: {what}.{others}", level)
+            self._tell(spikes, f"Spike at step {step.number}: {what}.{others}", level)
 
     def _skip(self, loss: float, norm: float) -> None:
         """Leave the optimizer nothing to do, and take the step out of all means; the schedule goes on."""
@@ -207,7 +194,7 @@ class StepMonitor(TrainerCallback):
 
 
 def check_loss(trainer: "DepthTrainer", loss: float) -> None:
-    """Raise `FloatingPointError`, which says what to do, if the loss is not finite."""
+    """`FloatingPointError`, which says what to do, if the loss is not finite."""
     if not math.isfinite(loss):
         raise FloatingPointError(_not_finite(trainer, f"The training loss is {loss}"))
     trainer.last_good_step = trainer.state.global_step
@@ -241,6 +228,6 @@ def _not_finite(trainer: "DepthTrainer", what: str) -> str:
 
 
 def _local_part(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Return the parameter, or this process's part of it under DeepSpeed ZeRO-3 or FSDP2."""
+    """A parameter, or this process's part of it under DeepSpeed ZeRO-3 or FSDP2."""
     part = getattr(parameter, "ds_tensor", parameter).detach()
     return part.to_local() if hasattr(part, "to_local") else part

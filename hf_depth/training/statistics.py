@@ -5,21 +5,24 @@ Each statistic is a sum over examples. It is added up over batches, accumulation
 divided, so memory does not grow with the number of examples.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedConfig, TrainingArguments
 from transformers.modeling_outputs import ModelOutput
 
 from ..data.mixture import MixtureDataset, MixtureStream
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, is_sentence_token
-from .source_counts import COUNTED, SourceCounts, num_consumers
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
 
+# The columns of the batches of a mixture that are counted for each source.
+COUNTED = ("source", "num_documents", "num_examples", "num_tokens", "ended_passes")
 # The columns of `example_statistics`, in order. "sentence" labels are sentence tokens of the input, "eosen" labels are
 # `<eosen>`, "reconstruction" labels are all others: tokens of the text, sentinels, `</s>`, and the sentence tokens by
 # which a prefix language model goes on, which have no place in the order of its input.
@@ -178,6 +181,119 @@ def _by_segment(values: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor
     return sums.scatter_add_(1, segment_ids, values.to(sums.dtype))[:, 1:]
 
 
+# ---- The order that a model writes ----------------------------------------------------------------------------------
+
+# Behind the two keys of a row of `unshuffling_statistics`; then follow the positions.
+ORDER_STATISTICS = ("orders", "exact", "tau_sum")
+
+
+def unshuffling_statistics(
+    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
+) -> torch.Tensor:
+    """
+    What generated targets have right, one row per example: what [`unshuffling_table`] adds up.
+
+    - `exact` is 1 if the sentence tokens generated are those of the labels in the same order.
+    - `tau_sum` is Kendall's tau between both orders, `2 * concordant pairs / pairs - 1`. A pair of which a token was
+      not generated is not concordant.
+    - An example with fewer than two sentences has no order, and counts nowhere.
+    - Where the labels go on with sentences that the input has not (prefix language modelling), only the sentences of
+      the input count.
+
+    `generated_ids` are (B, G), `input_ids` (B, S), `labels` (B, T). A row has, for N sentence tokens and in float64,
+    whether the example is shuffled, its number of sentences, `ORDER_STATISTICS`, and which positions are right (N).
+    """
+    gold = given_sequence(labels, input_ids, labels, config)  # (B, N)
+    generated = given_sequence(generated_ids, input_ids, labels, config)  # (B, G), G >= N
+    width, is_sentence = gold.shape[1], gold >= 0
+    num_sentences = is_sentence.sum(1)
+    pairs = num_sentences.double() * (num_sentences - 1) / 2
+    counts = (num_sentences >= 2).double()
+    right = gold == generated[:, :width]
+    exact = (right.all(1) & (generated[:, width:] < 0).all(1)).double() * counts
+
+    # The place of each gold token in the generated order; tokens that were not generated have none.
+    same = (gold[:, :, None] == generated[:, None, :]) & is_sentence[:, :, None]  # (B, N, G)
+    found = same.any(2)
+    place = same.int().argmax(2)  # (B, N), the first occurrence
+    in_order = (place[:, :, None] < place[:, None, :]) & found[:, :, None] & found[:, None, :]
+    concordant = in_order.triu(diagonal=1).sum((1, 2))
+    tau = (2 * concordant / pairs.clamp(min=1) - 1) * counts
+    columns = [is_shuffled(input_ids, labels, config), num_sentences, counts, exact, tau]
+    return torch.cat([torch.stack([each.double() for each in columns], dim=1), (right & is_sentence).double()], dim=1)
+
+
+def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:
+    """
+    Sums of [`unshuffling_statistics`] (B, 2 + C), float64 of shape `(2, N + 1, C)`: for examples left in order and for
+    shuffled ones, and for 0 to N sentences. They are added up over batches.
+    """
+    keys, rows = statistics[:, :2].long(), statistics[:, 2:]
+    table = rows.new_zeros(2, rows.shape[1] - len(ORDER_STATISTICS) + 1, rows.shape[1])
+    return table.index_put_((keys[:, 0], keys[:, 1]), rows, accumulate=True)
+
+
+def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str, float]:
+    """
+    Metrics from a summed [`unshuffling_table`]: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0;
+    of a model that writes no order: -1), of all examples and of shuffled ones. If each sentence token had to be
+    generated once (`constrained`), the names say so.
+    """
+    metrics = {}
+    decoding = "_constrained" if constrained else ""
+    in_order, shuffled = table.cpu().numpy()
+    chance = [1 / math.factorial(number) for number in range(len(shuffled))]  # of the one order of so many sentences
+    for suffix, part in (("", in_order + shuffled), ("_shuffled", shuffled)):
+        orders, exact, tau = part[:, : len(ORDER_STATISTICS)].sum(0).tolist()
+        if orders:
+            metrics[f"order_exact{decoding}{suffix}"] = exact / orders
+            if not constrained:
+                metrics[f"order_exact{suffix}_chance"] = float(part[:, 0] @ chance) / orders
+            metrics[f"order_kendall_tau{decoding}{suffix}"] = tau / orders
+    return metrics
+
+
+def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """
+    Un-shuffling accuracy from a summed [`unshuffling_table`]: for `all` examples of at least two sentences and for the
+    `shuffled` ones, `by_number_of_sentences` (the share of examples whose order is right) and `by_position` (the share
+    with the right sentence there, of the examples that have one). Each entry has `examples`, `correct`, `accuracy`,
+    its 95 % Wilson score `interval` and the level of `chance`; by number of sentences also the mean of Kendall's tau.
+    """
+    in_order, shuffled = table.cpu().numpy()
+    return {name: _accuracies(part[2:]) for name, part in (("all", in_order + shuffled), ("shuffled", shuffled))}
+
+
+def _accuracies(rows: np.ndarray) -> dict[str, list[dict[str, Any]]]:
+    """By number of sentences and by position, from rows for two sentences and more."""
+    by_number, by_position = [], []
+    sizes = np.arange(2, len(rows) + 2)  # (len(rows),)
+    for size, (examples, exact, tau) in zip(sizes.tolist(), rows[:, :3].tolist(), strict=True):
+        if examples:
+            share = _proportion(exact, examples, 1 / math.factorial(size))
+            by_number.append({"sentences": size, **share, "kendall_tau": tau / examples})
+    for position in range(1, len(rows) + 2):
+        examples = rows[sizes >= position, 0]
+        if examples.sum():
+            chance = (examples / sizes[sizes >= position]).sum() / examples.sum()
+            correct = rows[:, 2 + position].sum()
+            by_position.append({"position": position, **_proportion(correct, examples.sum(), chance)})
+    return {"by_number_of_sentences": by_number, "by_position": by_position}
+
+
+def _proportion(correct: float, examples: float, chance: float) -> dict[str, Any]:
+    from scipy.stats import binomtest  # takes half a second to import
+
+    interval = binomtest(int(correct), int(examples)).proportion_ci(0.95, method="wilson")
+    return {
+        "examples": int(examples),
+        "correct": int(correct),
+        "accuracy": float(correct / examples),
+        "interval": [float(interval.low), float(interval.high)],
+        "chance": float(chance),
+    }
+
+
 # ---- Statistics -----------------------------------------------------------------------------------------------------
 
 
@@ -275,50 +391,73 @@ def _harmonic_number(n: torch.Tensor) -> torch.Tensor:
 
 class TrainingMetrics:
     """
-    What is added up between two logs of a training: the components of the loss, rates, and of a mixture what was seen
-    of each source. Sums stay on the device: no step waits for it. [`~TrainingMetrics.gather`] adds them up over the
-    processes, before a log.
+    What is added up between two logs of a training: the components of the loss, and rates. Of a mixture, also what was
+    seen of each source since the training began:
+
+    - `documents`: the documents that begin in the examples seen;
+    - `examples`: the examples seen, of which a packed row holds several;
+    - `tokens`: their tokens before corruption, without special tokens;
+    - `passes`: of map-style data, the examples (or rows) seen divided by their number; of streams, the number of
+      complete passes, as a mean over the workers of all processes.
+
+    Sums stay on the device: no step waits for it. [`~TrainingMetrics.gather`] adds them up over the processes.
     """
 
     def __init__(self, trainer: "DepthTrainer"):
         self.trainer = trainer
-        self.sources: SourceCounts | None = None  # of a mixture
-        self._sums: torch.Tensor | None = None
-        self._clock: float | None = None
-        self._gathered: dict[str, float] = {}
+        self.begin()
 
     def begin(self) -> None:
         """When a training begins, or goes on from the totals of the run."""
         trainer = self.trainer
-        self._sums, self._clock, self._gathered, self.sources = None, None, {}, None
-        if isinstance(trainer.train_dataset, MixtureDataset | MixtureStream):
-            self.sources = SourceCounts(trainer.train_dataset, trainer.sums_device, num_consumers(trainer.args))
-            if trainer.is_world_process_zero():
-                self.sources.restore(trainer.totals.sources)
+        self._sums: torch.Tensor | None = None
+        self._clock: float | None = None
+        self._gathered: dict[str, float] = {}
+        self.sources: dict[str, dict[str, float]] = {}  # what was seen of each source, by all processes
+        is_mixture = isinstance(trainer.train_dataset, MixtureDataset | MixtureStream)
+        self._names = list(trainer.train_dataset.source_names) if is_mixture else []
+        # Documents, examples, tokens, rows and ended passes of each source.
+        shape = (len(self._names), len(COUNTED))
+        self._source_sums = torch.zeros(shape, dtype=torch.float64, device=trainer.sums_device)
+        if trainer.is_world_process_zero():
+            for name, sums in trainer.totals.sources.items():
+                if name in self._names:
+                    self._source_sums[self._names.index(name)] = torch.tensor(sums, dtype=torch.float64)
 
     def add(self, statistics: torch.Tensor, read: Mapping[str, Any]) -> None:
-        """Count a batch by its [`example_statistics`], and of a mixture by what [`SourceCounts`] counts, all (B,)."""
+        """Count a batch by its [`example_statistics`] and, of a mixture, the columns [`COUNTED`], all (B,)."""
         own = statistics.sum(0)
         self._sums = own if self._sums is None else self._sums + own
-        if self.sources is not None and "source" in read:
-            self.sources.add(**{name: read[name] for name in COUNTED})
+        if self._names and "source" in read:
+            source, documents, examples, tokens, ended = (read[name] for name in COUNTED)
+            rows = torch.stack([documents, examples, tokens, torch.ones_like(documents), ended], dim=1)
+            source, rows = source.to(self._source_sums.device), rows.to(self._source_sums)
+            self._source_sums = self._source_sums.index_add(0, source, rows)  # not in place, see `snapshot`
 
     def snapshot(self) -> Callable[[], None]:
         """A function that forgets what is counted from now on."""
-        before, sources = self._sums, None if self.sources is None else self.sources.sums
+        before = self._sums, self._source_sums
 
         def go_back() -> None:
-            self._sums = before
-            if self.sources is not None:
-                self.sources.sums = sources
+            self._sums, self._source_sums = before
 
         return go_back
 
     def gather_sources(self) -> None:
         """Add up what was seen of each source; all processes call this at the same time."""
-        if self.sources is not None:
-            self._gathered |= self.sources.metrics(self.trainer.accelerator)
-            self.trainer.totals.sources = self.sources.gathered
+        if not self._names:
+            return
+        trainer = self.trainer
+        sums = trainer.accelerator.reduce(self._source_sums, "sum").tolist()
+        trainer.totals.sources = dict(zip(self._names, sums, strict=True))
+        for name, (documents, examples, tokens, rows, ended) in trainer.totals.sources.items():
+            counts = {"documents": int(documents), "examples": int(examples), "tokens": int(tokens)}
+            if isinstance(trainer.train_dataset, MixtureDataset):
+                passes = rows / trainer.train_dataset.source_sizes[name]
+            else:
+                passes = ended / trainer.args.num_readers
+            self.sources[name] = counts | {"passes": round(passes, 4)}
+            self._gathered |= {f"{name}/{count}": number for count, number in self.sources[name].items()}
 
     def gather(self) -> None:
         """Add up what the next log shows; all processes call this at the same time."""

@@ -23,8 +23,8 @@ from ..tasks.spec import check_prediction_mode
 from ..tasks.splits import TaskSplits
 from .baselines import Scores, fit_baselines
 from .callbacks import EarlyStopping
-from .compatibility import EvaluationData, check_direction_of_metric, check_evaluation_data, check_training_examples
-from .evaluation import EvaluationSums, by_name, generate, generation_settings
+from .compatibility import EvaluationData, check_evaluation_data, check_examples
+from .evaluation import by_name, generate, generation_settings
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
 
@@ -79,7 +79,8 @@ class TaskTrainer(DepthTrainer):
     args: TaskTrainingArguments
     args_class = TaskTrainingArguments
     training_metrics = ("padding_fraction", "tokens_cut")
-    has_indices = True
+    evaluation_metrics = ("loss",)  # accuracies of tokens would be those of teacher forcing
+    is_of_tasks = True
 
     def __init__(
         self,
@@ -111,11 +112,12 @@ class TaskTrainer(DepthTrainer):
         if self.compute_metrics is not None:
             raise UserError("`compute_metrics` is not for TaskTrainer, whose metrics are those of the task.")
         check_prediction_mode([], self.args.prediction_mode)  # a probe trains no model
+        if isinstance(train_dataset, TaskDataset):
+            raise TypeError("`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` rows.")
         if train_dataset is not None:
-            check_training_examples(self, train_dataset)
+            check_examples(self, "train_dataset", train_dataset)
         if eval_dataset is not None:
             check_evaluation_data(self, eval_dataset)
-            check_direction_of_metric(self)
         if self.args.early_stopping_patience is not None:
             patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
             self.add_callback(EarlyStopping(patience, threshold))
@@ -150,15 +152,18 @@ class TaskTrainer(DepthTrainer):
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
-    def evaluate_datasets(self, datasets: EvaluationData, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """As [`DepthTrainer.evaluate_datasets`]; what was predicted is in `evaluations`."""
+    def evaluate_datasets(
+        self,
+        datasets: EvaluationData,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """As [`DepthTrainer.evaluate_datasets`], with the mean score; what was predicted is in `evaluations`."""
         check_evaluation_data(self, datasets)
-        return super().evaluate_datasets(datasets, *args, **kwargs)
-
-    def metrics_together(self, datasets: EvaluationData, prefix: str, *args: Any) -> dict[str, float]:
-        """The mean score, if examples are labeled."""
+        metrics = super().evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
         score = mean_score([self.evaluations[dataset.key] for dataset in by_name(datasets).values()])
-        return {} if score is None else {f"{prefix}_score": score}
+        return metrics if score is None else {f"{metric_key_prefix}_score": score} | metrics
 
     def evaluate_tasks(
         self, datasets: EvaluationData, metric_key_prefix: str = "predict", **kwargs
@@ -224,10 +229,6 @@ class TaskTrainer(DepthTrainer):
 
     def _scores_labels(self) -> bool:
         return self.args.prediction_mode == "score_labels"
-
-    def summary(self, sums: EvaluationSums) -> dict[str, float]:
-        """The exact loss; the accuracies of the tokens would be those of teacher forcing."""
-        return {name: value for name, value in sums.metrics().items() if name == "loss"}
 
     def _task_predictions(self, dataset: TaskDataset, outputs: np.ndarray, index: np.ndarray) -> TaskPredictions:
         """What came out of the loop, in the order of the examples."""

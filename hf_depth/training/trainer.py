@@ -1,6 +1,7 @@
 """[`DepthTrainer`]: a `Seq2SeqTrainer` with a weighted loss, its components in the logs, and un-shuffling scores."""
 
 import contextlib
+import copy
 import functools
 import logging
 import os
@@ -27,50 +28,28 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, decoder_inputs, number_of_places
 from .callbacks import RunTotals, TrainingFlow
 from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
-from .checkpoints.saving import (
-    remove_unfinished,
-    save_checkpoint,
-    save_model,
-    tied_weights,
-    wait_until_on_disk,
-)
+from .checkpoints.saving import remove_unfinished, save_checkpoint, save_model, tied_weights, wait_until_on_disk
 from .checkpoints.stopping import end_processes
 from .compatibility import check_packed_rows, check_trainer
 from .console import install_console
-from .data_loading import (
-    check_stream,
-    evaluation_sampler,
-    loading,
-    set_epoch_of_sampler,
-    without_signals,
-)
+from .data_loading import check_stream, evaluation_sampler, set_epoch_of_sampler, without_signals
 from .evaluation import (
     WITH_METADATA,
     EvaluationMetrics,
-    EvaluationSums,
     all_metadata,
-    evaluate_each,
+    by_name,
     generate,
     generate_in_order,
     generation_settings,
-    metrics_of_all,
     use_generation_config,
 )
-from .inputs import (
-    ModelSource,
-    evaluation_collator,
-    loaded,
-    metadata_collators,
-    objective_collators,
-    with_objective,
-)
+from .inputs import ModelSource, evaluation_collator, metadata_collators, objective_collators, prepare_inputs
 from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, optimizer_settings
 from .schedules import make_schedule
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
-from .source_counts import COUNTED, num_consumers
 from .spikes import StepMonitor, check_loss
-from .statistics import TrainingMetrics, example_statistics, loss_weights, weighted_loss
+from .statistics import COUNTED, TrainingMetrics, example_statistics, loss_weights, weighted_loss
 from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
 
@@ -147,7 +126,8 @@ class DepthTrainer(Seq2SeqTrainer):
     args: DepthTrainingArguments
     args_class = DepthTrainingArguments
     training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
-    has_indices = False  # whether what comes out of an evaluation is put in order afterwards
+    evaluation_metrics: tuple[str, ...] | None = None  # of labels and order, in evaluations; `None` for all
+    is_of_tasks = False  # whether data sets have metrics of their own, and predictions are put in order afterwards
     run_description: dict[str, Any] | None = None  # `run.json` of each checkpoint, see `describe_run`
 
     def __init__(
@@ -170,20 +150,19 @@ class DepthTrainer(Seq2SeqTrainer):
             )
         if data_collator is None and objective is None:
             raise UserError("`data_collator` is missing: give `objective`, or its collator, `objective.collator()`.")
-        if objective is not None:
-            objective, data_collator, train_dataset, eval_dataset, processing_class = with_objective(
-                objective, args, model, data_collator, train_dataset, eval_dataset, processing_class
-            )
-            card = {"sections": {"Settings": objective.settings}} if card is None else card
-        model = loaded(model, args, objective, processing_class, data_collator)
-        super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, *more, **kwargs)
+        model, *given, objective = prepare_inputs(
+            args, model, data_collator, train_dataset, eval_dataset, processing_class, objective
+        )
+        if objective is not None and card is None:
+            card = {"sections": {"Settings": objective.settings}}
+        super().__init__(model, args, *given, *more, **kwargs)
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
         self.card = None if card is None else CardContent(**card)
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self.last_good_step = 0  # at which the loss was known to be finite
-        self.save_total_limit = self.args.save_total_limit  # see `train`
-        self.totals, self.running = RunTotals(), TrainingMetrics(self)
+        self.totals = RunTotals()
+        self.running = TrainingMetrics(self)
         self.monitor = StepMonitor(self)
         self.eval_data_collator = evaluation_collator(self.data_collator)
         self.evaluated = EvaluationMetrics(self)
@@ -194,6 +173,7 @@ class DepthTrainer(Seq2SeqTrainer):
         # Of tasks: the latest evaluation of each data set since the training began, and the step of its weights.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self.evaluated_steps: dict[tuple[str, str, str], int] = {}
+        self.last_evaluation: tuple[int | None, dict[str, float]] = (None, {})  # its step and its metrics
         self._returns_generated = False
 
         install_console(self)
@@ -266,7 +246,7 @@ class DepthTrainer(Seq2SeqTrainer):
     @property
     def unshuffling(self) -> dict[str, dict[str, Any]]:
         """[`unshuffling_accuracy`] of the latest evaluations, by prefix of their metrics and way of generating."""
-        return {prefix: sums.accuracies() for prefix, sums in self.evaluated.sums_of.items() if sums.orders}
+        return self.evaluated.accuracies()
 
     # ---- Training ---------------------------------------------------------------------------------------------------
 
@@ -291,7 +271,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 if resume_from_checkpoint is None:
                     raise UserError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
             self.resumed_from = resume_from_checkpoint or None
-            self.args.save_total_limit = None  # at its end, `Trainer` would remove the last checkpoint
+            self.args.save_total_limit = None  # by which `Trainer` would remove the last checkpoint at its end
             self.args.eval_on_start &= self.resumed_from is None  # the run has it in its logs already
             try:
                 output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
@@ -325,17 +305,20 @@ class DepthTrainer(Seq2SeqTrainer):
         self, dataset: Dataset, description: str, *args: Any, is_training: bool = False, **kwargs: Any
     ) -> DataLoader:
         """As `Trainer` does: of a stream the parts of this process, for an evaluation with its own settings."""
-        with contextlib.ExitStack() as changes:
-            if not is_training:
-                # Who reads predictions, or gives them to `compute_metrics`, expects them in the order of the data set.
-                if self.has_indices or (description != "test" and self.compute_metrics is None):
-                    kwargs["sampler_fn"] = evaluation_sampler(kwargs["sampler_fn"])
-                # Each example counts. `Trainer` would give persistent workers to another data set of the same name.
-                settings = {"drop_last": False, "persistent_workers": False}
-                changes.enter_context(loading(self, self.eval_data_collator, **settings))
-            elif isinstance(dataset, TrainingStream):
-                dataset = dataset.divided(num_consumers(self.args))
+        own = self.args, self.data_collator
+        if not is_training:
+            # Who reads predictions, or gives them to `compute_metrics`, expects them in the order of the data set.
+            if self.is_of_tasks or (description != "test" and self.compute_metrics is None):
+                kwargs["sampler_fn"] = evaluation_sampler(kwargs["sampler_fn"])
+            self.args, self.data_collator = copy.copy(self.args), self.eval_data_collator
+            # Each example counts. `Trainer` would give persistent workers to another data set of the same name.
+            self.args.dataloader_drop_last = self.args.dataloader_persistent_workers = False
+        elif isinstance(dataset, TrainingStream):
+            dataset = dataset.divided(self.args.num_readers)
+        try:
             loader = super()._get_dataloader(dataset, description, *args, is_training=is_training, **kwargs)
+        finally:
+            self.args, self.data_collator = own
         return without_signals(loader)
 
     def _run_epoch(self, *args: Any, epoch: int, train_dataloader: DataLoader, **kwargs: Any) -> None:
@@ -353,8 +336,7 @@ class DepthTrainer(Seq2SeqTrainer):
     ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
         """
         The sum of the weighted losses of this batch, divided by `num_items_in_batch`: the labels of the global batch.
-        `inputs` are `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and what else the
-        collator writes. A model of this package returns its logits in training with `skip_logits=False`.
+        `inputs` are what the collator writes; with `skip_logits=False`, a model of this package also returns logits.
 
         For P processes that average tokens (`average_tokens_across_devices`) the sum is times P, since gradients are
         averaged over them. A term that a subclass adds is scaled likewise, `P * term.sum() / num_items_in_batch`; it
@@ -429,10 +411,6 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
-    def summary(self, sums: EvaluationSums) -> dict[str, float]:
-        """The metrics of an evaluation from its sums."""
-        return sums.metrics()
-
     def evaluate(
         self,
         eval_dataset: Dataset | Mapping[str, Dataset] | str | None = None,
@@ -445,6 +423,7 @@ class DepthTrainer(Seq2SeqTrainer):
         if isinstance(datasets, str):
             datasets = self.eval_dataset[datasets]
         metrics = self.evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
+        self.last_evaluation = self.state.global_step, dict(metrics)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -455,18 +434,22 @@ class DepthTrainer(Seq2SeqTrainer):
         """The metrics of [`~DepthTrainer.evaluate`] without a log."""
         self._gen_kwargs = gen_kwargs
         self.evaluated.begin()
-        started, num_samples, metrics = time.time(), 0, {}
-        for output in evaluate_each(self, datasets, ignore_keys, metric_key_prefix):
-            metrics |= output.metrics
+        began, num_samples, metrics = time.time(), 0, {}
+        for name, dataset in by_name(datasets).items():
+            prefix, started = f"{metric_key_prefix}_{name}" if name else metric_key_prefix, time.time()
+            output = self.evaluation_loop(
+                self.get_eval_dataloader(dataset),
+                description="Evaluation",
+                prediction_loss_only=True if self.compute_metrics is None else None,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=prefix,
+            )
+            metrics |= output.metrics | speed_metrics(prefix, started, num_samples=output.num_samples)
             num_samples += output.num_samples
-        together = self.metrics_together(datasets, metric_key_prefix, started, num_samples)
-        return together | metrics | self.evaluated.attention_metrics(metric_key_prefix)
-
-    def metrics_together(self, datasets: Any, prefix: str, started: float, num_samples: int) -> dict[str, float]:
-        """The metrics of several data sets together."""
-        if not isinstance(datasets, Mapping):
-            return {}
-        return metrics_of_all(self, datasets, prefix) | speed_metrics(prefix, started, num_samples=num_samples)
+        if isinstance(datasets, Mapping) and not self.is_of_tasks:
+            together = self.evaluated.metrics_of_all(datasets, metric_key_prefix)
+            metrics = together | speed_metrics(metric_key_prefix, began, num_samples=num_samples) | metrics
+        return metrics | self.evaluated.attention_metrics(metric_key_prefix)
 
     def evaluation_loop(
         self,
@@ -499,10 +482,10 @@ class DepthTrainer(Seq2SeqTrainer):
     def _one_loop(self, dataloader: DataLoader, description: str, metric_key_prefix: str, **options: Any):
         """One pass over the examples, with the metrics of what it has added up."""
         self.gather_function = self.accelerator.gather_for_metrics
-        with self.evaluated.loop(metric_key_prefix) as sums:
+        with self.evaluated.loop(metric_key_prefix):
             output = super().evaluation_loop(dataloader, description, metric_key_prefix=metric_key_prefix, **options)
         if f"{metric_key_prefix}_loss" in output.metrics:
-            metrics = self.summary(sums)
+            metrics = self.evaluated.metrics(metric_key_prefix)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 

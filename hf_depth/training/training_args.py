@@ -1,17 +1,13 @@
 """Arguments of [`DepthTrainer`] and of [`TaskTrainer`]."""
 
-import contextlib
-import itertools
 import logging
 import os
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from accelerate.utils import DeepSpeedPlugin
 from transformers import SchedulerType, Seq2SeqTrainingArguments
 from transformers.hf_argparser import HfArg
@@ -21,12 +17,7 @@ from transformers.utils import ExplicitEnum
 from ..errors import UserError, suggestion
 from ..ranges import check_ranges
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
-from .argument_checks import (
-    GENERATION_CACHES,
-    RANGES,
-    check_arguments,
-    check_json,
-)
+from .argument_checks import RANGES, check_arguments, check_json
 from .optimizers import OptimizerName, check_optimizer, read_options
 from .schedules import ScheduleName, check_schedule
 from .sharding import check_whole_matrices, dividing_engine
@@ -50,10 +41,7 @@ MAY_BE_DEFAULT = ("lr_scheduler_type", "warmup_steps", "learning_rate", "optim")
 BASELINES = ("bag_of_words", "from_scratch")
 # Fifty lines in a run, but at least one in 500 steps: a loss that is not finite is noticed at the next log.
 LOGGING_SHARE, MOST_STEPS_WITHOUT_LOG = 0.02, 500
-POLLING_SECONDS = 0.2  # of the processes that wait for the first one
 ADAM_EPSILON = {OptimizerName.ADAMW_SCALE: 1e-6}  # nanoT5's; of all others the Trainer's
-
-_turns = itertools.count()  # of the first process, which all processes count alike
 
 
 def _known_name(argument: str, value: str) -> ExplicitEnum:
@@ -108,7 +96,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     generation_cache_implementation: str | None = HfArg(
         default=None,
         help="Cache of generation in evaluations (default: dynamic); static compiles the decoding on a GPU.",
-        metadata={"choices": list(GENERATION_CACHES)},
+        metadata={"choices": ["dynamic", "static"]},
     )
     learning_rate: float | None = HfArg(
         default=None,
@@ -225,23 +213,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             )
             self._n_gpu = 1
 
-    @contextlib.contextmanager
-    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """As [`TrainingArguments.main_process_first`], without an end of the wait after `ddp_timeout` seconds."""
-        if not dist.is_initialized():
-            with super().main_process_first(local, desc):
-                yield
-            return
-        store = dist.distributed_c10d._get_default_store()
-        first = self.process_index - self.local_process_index if local else 0
-        key = f"hf_depth/main_process_first/{next(_turns)}/{first}"
-        while self.process_index != first and not store.check([key]):
-            time.sleep(POLLING_SECONDS)
-        try:
-            yield
-        finally:
-            if self.process_index == first:
-                store.set(key, desc)
+    @property
+    def num_readers(self) -> int:
+        """The readers of a stream to train on: the workers of all processes, or the processes themselves."""
+        return self.world_size * max(1, self.dataloader_num_workers)
 
     @property
     def _default_rates(self) -> tuple[float, float]:

@@ -1,18 +1,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from helpers import process_environment, tiny_tokenizer
+from helpers import tiny_tokenizer
 from hf_depth import DataCollatorForDepth, DepthTrainer, DepthTrainingArguments
 from hf_depth.training.data_loading import innermost_sampler, set_epoch_of_sampler
 from tiny_training import TrainingTestCase, parameters, rows, run_on_two_ranks, tiny_model, trainer
@@ -98,41 +95,6 @@ class WorkerTest(TrainingTestCase):
         self.assertGreaterEqual(len(signals.signalled), 2)
 
 
-# A process that reads from a worker, and a shell that sends signals to both while the worker imports torch.
-STARTING_WORKER = """\
-import multiprocessing, signal, subprocess, sys
-from torch.utils.data import DataLoader
-from hf_depth.training.data_loading import without_signals
-
-if __name__ == "__main__":
-    multiprocessing.set_start_method(sys.argv[1])
-    for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(signum, lambda signum, frame: print(signal.Signals(signum).name))
-    loader = without_signals(DataLoader(list(range(100_000)), batch_size=50_000, num_workers=1))
-    command = "trap '' TERM USR1 INT; sleep 0.2; for name in TERM USR1 INT; do kill -$name 0; sleep 0.1; done"
-    shell = subprocess.Popen(["sh", "-c", command])
-    print(sum(batch.sum().item() for batch in loader))
-    shell.wait()
-"""
-
-
-class StartingWorkerTest(parameterized.TestCase):
-    def test_signals_while_a_worker_starts_leave_it_alive(self):
-        with tempfile.TemporaryDirectory() as folder:
-            script = Path(folder, "script.py")
-            script.write_text(STARTING_WORKER)
-            result = subprocess.run(
-                [sys.executable, script, "spawn"],  # the default of macOS
-                env=process_environment(),
-                start_new_session=True,
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertContainsSubset(["SIGTERM", "SIGUSR1", "SIGINT", "4999950000"], result.stdout.split())
-
-
 class StreamTest(TrainingTestCase):
     def run_of(self, steps, workers=0, **arguments):
         batches = []
@@ -195,7 +157,3 @@ class StreamTest(TrainingTestCase):
             data = Dataset.from_list(rows(2)).to_iterable_dataset()
             DepthTrainer(tiny_model("depth"), arguments, collator, train_dataset=data)
         self.assertRegex(logs.output[0], "noise repeats.*prepare_splits")
-
-
-if __name__ == "__main__":
-    absltest.main()

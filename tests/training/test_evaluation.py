@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from datasets import Dataset
 from transformers import CompileConfig, GenerationConfig, StaticCache
 
-from helpers import run_in_two_processes, tiny_tokenizer
+from helpers import tiny_tokenizer
 from hf_depth import DepthTrainer
 from hf_depth.training.evaluation import longest_first
 from hf_depth.training.inputs import objective_collator
@@ -131,6 +131,22 @@ class EvaluationTest(TrainingTestCase):
         run.eval_dataset = {"a": rows(3), "b": rows(7)}
         self.assertEqual(run.evaluate("a")["eval_loss"], expected)
 
+    def test_sources_are_evaluated_one_by_one_and_together(self):
+        run = trainer("depth", self.folder, predict_with_generate=True, per_device_eval_batch_size=1)
+        data = rows(9)
+        run.eval_dataset = {"a": data[:4], "b": data[4:]}
+        metrics = run.evaluate()
+        self.assertLen(run.state.log_history, 1)
+        alone = {name: run.evaluate(part, metric_key_prefix=f"eval_{name}") for name, part in run.eval_dataset.items()}
+        together = run.evaluate(data)
+        for expected in (*alone.values(), together):
+            for name, value in expected.items():
+                if not any(
+                    word in name for word in ("second", "time", "attention_entropy")
+                ):  # the last is of one batch
+                    self.assertAlmostEqual(metrics[name], value, delta=1e-5, msg=name)
+        self.assertNotIn("eval_a", metrics)
+
 
 class MetricsTest(TrainingTestCase):
     @parameterized.parameters(("depth", True), ("t5", False))
@@ -232,23 +248,6 @@ class EvaluationOrderTest(TrainingTestCase):
         width = min(output.label_ids.shape[1] for output in outputs)
         np.testing.assert_array_equal(*(output.label_ids[:, :width] for output in outputs))
 
-    def test_two_processes_predict_in_the_order_of_the_examples(self):
-        run_in_two_processes(predict, self.folder)
-        found = json.loads(Path(self.folder, "labels.json").read_text())
-        run = self.run_of(predict_with_generate=True, generation_max_length=24)
-        with IN_THEIR_ORDER:
-            expected = run.predict(rows(9)).label_ids.tolist()
-        self.assertEqual([[i for i in row if i > 0] for row in found], [[i for i in row if i > 0] for row in expected])
-
-
-def predict(folder: str):
-    """One of two processes."""
-    run = trainer("depth", folder, per_device_eval_batch_size=2, predict_with_generate=True, generation_max_length=24)
-    output = run.predict(rows(9))
-    if run.is_world_process_zero():
-        Path(folder, "labels.json").write_text(json.dumps(output.label_ids.tolist()))
-    run.end()
-
 
 ARGUMENTS = {"predict_with_generate": True, "generation_max_length": 16, "per_device_eval_batch_size": 3}
 
@@ -287,10 +286,6 @@ class StaticCacheTest(TrainingTestCase):
 
 
 class ConfigurationTest(TrainingTestCase):
-    def test_no_beams_are_refused_before_anything_is_trained(self):
-        with self.assertRaisesRegex(ValueError, "`num_beams` of `generation_config` must be at least 1, got 0"):
-            trainer("t5", self.folder, generation_config=GenerationConfig(num_beams=0))
-
     @parameterized.parameters(("depth", {}), ("t5", {"max_new_tokens": 8, "num_beams": 2}))
     def test_an_evaluation_leaves_the_configuration_of_the_model_as_it_is(self, kind, settings):
         constrains = {"constrain_sentence_order": kind == "depth"}

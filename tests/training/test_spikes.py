@@ -4,7 +4,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import Trainer, TrainerCallback
 
 import tiny_training
@@ -190,7 +190,3 @@ class SkippedBatchTest(TrainingTestCase):
         poison(alone, 2, math.nan)
         alone.train()
         self.assert_close(parameters(alone.model), together)
-
-
-if __name__ == "__main__":
-    absltest.main()

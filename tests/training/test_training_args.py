@@ -1,14 +1,11 @@
 import copy
 import os
-import time
-from tempfile import TemporaryDirectory
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from absl.testing import parameterized
 
-from helpers import call_in_another_process, run_in_two_processes
+from helpers import call_in_another_process
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
 from hf_depth.training.checkpoints.run_description import describe_training
 
@@ -126,28 +123,6 @@ class DevicesTest(parameterized.TestCase):
         self.assertIn("One of 2 GPUs is used. `accelerate launch --multi_gpu --num_processes 2", logs.output[0])
         self.assertEqual((args.n_gpu, args.train_batch_size, args.world_size), (1, 4, 1))
         self.assertEqual(copy.deepcopy(args).n_gpu, 1)
-
-
-def prepare_slowly(folder: str):
-    """One of two processes, of which the first works for some time, and no barrier limits how long another waits."""
-    args = DepthTrainingArguments(f"{folder}/run", use_cpu=True)
-    with mock.patch.object(dist, "barrier", side_effect=AssertionError("It ends the run after `ddp_timeout`.")):
-        for turn, local in enumerate((True, False)):
-            done = f"{folder}/{turn}"
-            with args.main_process_first(local=local, desc="preparing"):
-                if args.process_index == 0:
-                    time.sleep(1)
-                    open(done, "w").close()
-                assert os.path.exists(done)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-class FirstProcessTest(parameterized.TestCase):
-    def test_others_wait_for_it_as_long_as_it_takes(self):
-        with TemporaryDirectory() as folder:
-            run_in_two_processes(prepare_slowly, folder)
-            self.assertTrue(os.path.exists(f"{folder}/1"))
 
 
 class DataLoaderTest(parameterized.TestCase):

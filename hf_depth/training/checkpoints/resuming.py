@@ -24,51 +24,43 @@ LOCK_FILE = "_lock"  # in `output_dir`; uploads to the Hub leave out `_*`
 LOCK_TIMEOUT = 120.0  # seconds: a run that was told to stop saves first; a file server frees locks of dead nodes late
 
 
-# ---- One run in a folder --------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
     """
     Lock `output_dir` for this run while the block runs, which may be nested. All processes of a run enter it, and all
     raise `ValueError` if another run does not release the lock within `LOCK_TIMEOUT` seconds.
     """
-    folder, problem = Path(training_args.output_dir), None
-    with contextlib.ExitStack() as stack:
-        if training_args.should_save:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
-            try:
-                stack.enter_context(_acquired(lock))
-            except Timeout:
-                problem = (
-                    f"Another run trains in {folder}: the two would mix their checkpoints. Wait for its end, stop it, "
-                    f"or choose another `--output_dir`. If its machine is gone, delete {lock.lock_file}."
-                )
-            except (OSError, NotImplementedError) as error:
-                logger.warning(f"{folder} cannot be locked ({error}): make sure that no other run uses it now.")
+    folder, lock, problem = Path(training_args.output_dir), None, None
+    if training_args.should_save:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
+        try:
+            _acquire(lock)
+        except Timeout:
+            problem = (
+                f"Another run trains in {folder}: the two would mix their checkpoints. Wait for its end, stop it, "
+                f"or choose another `--output_dir`. If its machine is gone, delete {lock.lock_file}."
+            )
+        except (OSError, NotImplementedError) as error:
+            logger.warning(f"{folder} cannot be locked ({error}): make sure that no other run uses it now.")
+    try:
         problem = next((one for one in gather_object([problem]) if one is not None), None)
         if problem is not None:
             raise UserError(problem)
         yield
+    finally:
+        if lock is not None and lock.is_locked:
+            if lock.lock_counter == 1:  # after the release, the file may belong to another run
+                Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
 
 
-@contextlib.contextmanager
-def _acquired(lock: FileLock) -> Iterator[None]:
+def _acquire(lock: FileLock) -> None:
     try:
         lock.acquire(timeout=0)
     except Timeout:
         logger.warning(f"Waiting for another run to release {lock.lock_file}.")
         lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.5)
-    try:
-        yield
-    finally:
-        if lock.lock_counter == 1:  # after the release, the file may belong to another run
-            Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-
-
-# ---- Which checkpoint -----------------------------------------------------------------------------------------------
 
 
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
@@ -79,7 +71,7 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
         return None
-    if asked is None or str(asked).lower() in ("true", "last", "auto"):
+    if asked is None or str(asked).lower() == "true":
         last = last_complete_checkpoint(training_args)
         if asked is not None and last is None:
             raise UserError(
@@ -151,9 +143,6 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
             f"{checkpoint}, or give `--load_best_model_at_end false` without `--early_stopping_patience`."
         )
     return best
-
-
-# ---- Is training finished -------------------------------------------------------------------------------------------
 
 
 def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,11 +62,7 @@ EVALUATION_SETTINGS = (
 )
 
 # Names and what is behind them: the content is compared where both sides know it, as after a folder was moved.
-CONTENTS = {
-    "model_name_or_path": "base_weights",
-    "config_name": "config_content",
-    "dataset_name": "dataset_content",
-}
+CONTENTS = {"model_name_or_path": "base_weights", "config_name": "config_content", "dataset_name": "dataset_content"}
 # A change of these has no effect: weights, tokenizer and optimizer state come from the checkpoint.
 FIXED = ("script", "model_type", "model_name_or_path", "base_weights", "model_revision", "config_name")
 FIXED += ("config_content", "tokenizer_name", "optim")
@@ -103,12 +99,19 @@ def describe_run(
         run |= {name: value for name, value in described.items() if name not in FREE_FLAGS}
     if run.get("pmi_vocab_file"):
         run["pmi_vocab_file"] = describe_file(run["pmi_vocab_file"])
-    run |= _describe_contents(model_args)
+    base, config = model_args.model_name_or_path, Path(model_args.config_name or "")
+    weights = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(base).glob(pattern))] if base else []
+    config = config if config.is_file() else config / "config.json"
+    # Of what is on the Hub, no content is known.
+    run["base_weights"] = [describe_file(file) for file in weights] or None
+    run["config_content"] = describe_file(config) if model_args.config_name and config.is_file() else None
     if tasks is not None:
         run = {name: value for name, value in run.items() if name not in ("train_file", "dataset_name")}
         trained = training_tasks(tasks)
         run["tasks"] = sorted(f"{task.full_name} version {task.version}" for task in trained)
-        run[TASK_FILES] = [content for arguments in data_args for content in _training_files(arguments)] or None
+        # A folder may belong to many tasks: their examples are compared.
+        named = [name for arguments in data_args for name in file_names(arguments.train_file)]
+        run[TASK_FILES] = describe_all_files("train_file", named) if named else None
     elif run.get("tokenized_dataset_dir"):
         # The shards describe the text, wherever they are. The run may change how their sources are mixed.
         run = {name: run[name] for name in run if name not in (*TEXT_FLAGS, *MIXTURE_FLAGS, "dataset_mixture")}
@@ -120,23 +123,6 @@ def describe_run(
         del run["dataset_mixture"]
         run |= {"mixture_sources": []} | corpus.describe_documents(model_args.cache_dir)
     return run | more
-
-
-def _training_files(arguments: TaskArguments) -> list[str]:
-    """What the files of training examples hold. A folder may belong to many tasks, whose examples are compared."""
-    named = file_names(arguments.train_file)
-    return describe_all_files("train_file", named) if named else []
-
-
-def _describe_contents(model_args: ModelArguments) -> dict[str, Any]:
-    """Hashes of base model and configuration; `None` for one on the Hub."""
-    base, config = model_args.model_name_or_path, Path(model_args.config_name or "")
-    config = config if config.is_file() else config / "config.json"
-    weights = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(base).glob(pattern))] if base else []
-    return {
-        "base_weights": [describe_file(file) for file in weights] or None,
-        "config_content": describe_file(config) if model_args.config_name and config.is_file() else None,
-    }
 
 
 def describe_training(args: TrainingArguments) -> dict[str, Any]:
@@ -221,7 +207,8 @@ def check_same_run(
     names = [name for name in saved if _is_compared(name, saved, run) and saved[name] != run[name]]
     changed = {name: f"{name} {saved[name]} (now {run[name]})" for name in names}
     if saved and not _has_same_tokenizer(checkpoint, saved, run):
-        changed["tokenizer_name"] = f"another vocabulary than tokenizer_name {_tokenizer_name(run)}"
+        name = run.get("tokenizer_name") or run.get("model_name_or_path")
+        changed["tokenizer_name"] = f"another vocabulary than tokenizer_name {name}"
     lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
     if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
         logger.warning(
@@ -231,7 +218,10 @@ def check_same_run(
     if not changed:
         return
     differences = ", ".join(changed.values())
-    refused = ", ".join(f"`{name}`" for name in changed if name in _fixed_settings(args))
+    fixed = FIXED
+    if args is not None and (args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE):
+        fixed += OPTIMIZER_SETTINGS + SCHEDULE_SETTINGS
+    refused = ", ".join(f"`{name}`" for name in changed if name in fixed)
     if args is not None and args.allow_changed_arguments and not refused:
         logger.warning(f"Continuing with other arguments than {checkpoint}, which has {differences}.")
         return
@@ -259,14 +249,10 @@ def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> N
         )
 
 
-def _tokenizer_name(run: Mapping[str, Any]) -> str | None:
-    return run.get("tokenizer_name") or run.get("model_name_or_path")
-
-
 def _has_same_tokenizer(checkpoint: str | os.PathLike, saved: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
     """Whether the tokenizer that the flags name, if any, is that of the checkpoint, which may have more tokens."""
-    name = _tokenizer_name(run)
-    if name is None or (name == _tokenizer_name(saved) and not Path(name).is_dir()):
+    name, before = (one.get("tokenizer_name") or one.get("model_name_or_path") for one in (run, saved))
+    if name is None or (name == before and not Path(name).is_dir()):
         return True
     kept, named = load_tokenizer(checkpoint), load_tokenizer(name, revision=run.get("model_revision")).get_vocab()
     added = kept.get_added_vocab().keys() - named.keys()
@@ -283,11 +269,3 @@ def _is_compared(name: str, saved: Mapping[str, Any], run: Mapping[str, Any]) ->
         return None in (saved.get(content), run.get(content))
     is_content = setting in (*CONTENTS.values(), "documents_held_out", TASK_FILES)
     return not (is_content and None in (saved[name], run[name]))  # unknown, as without a connection to the Hub
-
-
-def _fixed_settings(args: TrainingArguments | None) -> Collection[str]:
-    """Return the settings that may not change even with `allow_changed_arguments`: a checkpoint fixes them."""
-    is_loaded = args is not None and (
-        args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE
-    )
-    return (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS) if is_loaded else FIXED

@@ -7,6 +7,7 @@ the manifest, and deletes surplus checkpoints.
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -18,15 +19,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from ...disk import (
-    UNFINISHED_FOLDER,
-    file_entries,
-    full_disk_error,
-    is_full_disk,
-    list_files,
-    sync_folder,
-    write_manifest,
-)
+from ...disk import UNFINISHED_FOLDER, file_entries, list_files, one_error_for_a_full_disk, sync_folder, write_manifest
 from ..spikes import check_losses, check_parameters
 from .manifest import STATE_FILE, add_hashes, checkpoint_steps, write_sizes
 from .run_description import RUN_FILE
@@ -35,9 +28,6 @@ if TYPE_CHECKING:
     from ..trainer import DepthTrainer
 
 _completion: list[Future] = []  # of the last checkpoint of this process, until somebody waits for it
-
-
-# ---- Checkpoints ----------------------------------------------------------------------------------------------------
 
 
 def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], None]) -> None:
@@ -148,9 +138,6 @@ def wait_until_on_disk() -> None:
         _completion.pop().result()
 
 
-# ---- The model at the end -------------------------------------------------------------------------------------------
-
-
 def save_model(trainer: "DepthTrainer", output_dir: str | os.PathLike | None, of_checkpoint: bool) -> None:
     """
     Save the model of a trainer to a folder, by default `args.output_dir`. All processes call this at the same time.
@@ -216,29 +203,13 @@ def write_model_manifest(trainer: "DepthTrainer") -> None:
         write_manifest(trainer.args.output_dir, trainer.model_files, step=trainer.state.global_step)
 
 
-# ---- Unfinished files -----------------------------------------------------------------------------------------------
-
-
 def remove_unfinished(output_dir: str | os.PathLike) -> None:
     """Remove unfinished files of this run or of a killed one."""
     shutil.rmtree(Path(output_dir, UNFINISHED_FOLDER), ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _one_error_for_a_full_disk(trainer: "DepthTrainer") -> Iterator[None]:
-    """Remove unfinished files after an error. If the disk is full, the error is one line that says what to do."""
-    try:
-        yield
-    except Exception as error:
-        folder = trainer.args.output_dir
-        is_full = is_full_disk(error, folder)
-        if trainer.args.should_save:
-            remove_unfinished(folder)
-        if not is_full:
-            raise
-        raise full_disk_error(
-            folder,
-            f"step {trainer.state.global_step} could not be saved ({str(error).splitlines()[0]})",
-            "Earlier checkpoints are intact: make room, or keep fewer by `--save_total_limit`, and run the same "
-            "command again.",
-        ) from None
+def _one_error_for_a_full_disk(trainer: "DepthTrainer") -> contextlib.AbstractContextManager:
+    """Remove unfinished files after an error; see [`one_error_for_a_full_disk`]."""
+    folder = trainer.args.output_dir
+    clean_up = functools.partial(remove_unfinished, folder) if trainer.args.should_save else None
+    return one_error_for_a_full_disk(folder, f"step {trainer.state.global_step}", clean_up)

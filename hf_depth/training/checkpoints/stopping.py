@@ -92,7 +92,7 @@ class StopOnSignal(TrainerCallback):
         if self.name is not None:
             last = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
             advice = f"Run the same command again: it continues from {last}."
-            if str(args.resume_from_checkpoint).lower() not in ("none", "true", "last", "auto"):
+            if str(args.resume_from_checkpoint).lower() not in ("none", "true"):
                 advice = f"Run it again with `--resume_from_checkpoint {last}`."
             raise Interrupted(f"{self.name} at step {state.global_step}. {advice}")
 

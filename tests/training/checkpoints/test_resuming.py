@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import TrainingArguments
 
 from hf_depth.disk import file_entries, list_files, write_manifest
@@ -157,7 +157,3 @@ class LockTest(RunTestCase):
                     self.assertTrue(self.path.is_file())
                 self.assertTrue(self.path.is_file())
             self.assertFalse(self.path.exists())
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -87,13 +87,7 @@ class SignalTestCase(RunTestCase):
 
 
 class StopOnSignalsTest(SignalTestCase):
-    @parameterized.parameters(
-        ("steps", 2),
-        ("epochs", 2),
-        ("best", 3),
-        ("worst", 3),
-        ("stream", 2),
-    )
+    @parameterized.parameters(("steps", 2), ("epochs", 2), ("best", 3), ("worst", 3), ("stream", 2))
     def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, step):
         whole = self.execute(**STRATEGIES[strategy])
         self.folder = f"{self.folder}/interrupted"
