@@ -40,8 +40,7 @@ class LogLines(PrinterCallback):
         if "reconstruction loss" in line and not self._is_explained:  # of pre-training
             weight = args.sentence_loss_coefficient
             counted = "" if weight == 1.0 else f", in which a sentence token counts {weight:g} times"
-            line, self._is_explained = f"{LEGEND.format(weight=counted)}
-{line}", True
+            line, self._is_explained = f"{LEGEND.format(weight=counted)}\n{line}", True
         tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
         sys.stdout.flush()
 
@@ -76,7 +75,6 @@ def log_line(state: TrainerState, logs: dict[str, float]) -> str | None:
         split, _, dataset = prefix.strip("_").partition("_")
         title = {"eval": "evaluation", "train": "training"}.get(split, split) + (dataset and f" of {dataset}")
         parts += [f"{title}: {', '.join(figures)}"] if prefix else figures
-    if "eval_score" in logs and "eval_runtime" not in logs:  # of several tasks
-        parts.append(f"mean score {logs['eval_score']:.4f}")
+    parts += [f"mean score {logs['eval_score']:.4f}"] if "eval_score" in logs and "eval_runtime" not in logs else []
     total = str(state.max_steps or "")
     return " | ".join([f"step {state.global_step:>{len(total)}}" + (total and f"/{total}"), *parts]) if parts else None
