@@ -24,7 +24,7 @@ FIGURES = {
 }
 LEGEND = (
     "loss: cross-entropy per target token, in nats{weight}; sentence loss: of the sentence tokens of DEPTH alone; "
-    "reconstruction loss: of all other tokens. From scratch, both begin near the logarithm of the vocabulary size."
+    "reconstruction loss: of text and sentinels. From scratch, both begin near the logarithm of the vocabulary size."
 )
 
 
