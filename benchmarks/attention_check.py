@@ -166,7 +166,7 @@ def relative_error(found: torch.Tensor, right: torch.Tensor) -> float:
 
 def check_models(report: Report, device: torch.device, quick: bool) -> None:
     """Loss and gradients of T5 and DEPTH by each implementation, against eager attention in float32."""
-    attentions = ["sdpa"]
+    attentions = ["sdpa", "depth_sdpa"]
     if device.type == "cuda":
         attentions += ["depth_triton", "depth_flex"]
     precisions = ["fp32"] if quick else list(DTYPES)
@@ -185,7 +185,7 @@ def check_models(report: Report, device: torch.device, quick: bool) -> None:
     right = results_of_steps(make_model("depth", "eager", device), batch, "fp32")
     for mode in ("default", "reduce-overhead"):
         compiled = partial(torch.compile, mode=mode, fullgraph=True, dynamic=False)
-        for attention in attentions[:3]:
+        for attention in attentions:
             name = f"depth, {attention}, compiled by the mode {mode}, bf16"
             report.check(name, partial(compare_steps, "depth", attention, "bf16", batch, right, device, compiled))
 

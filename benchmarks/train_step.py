@@ -69,7 +69,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--attn_implementation",
         nargs="+",
-        help="Of our models. Default: sdpa; on a GPU also depth_flex, depth_triton.",
+        help="Of our models. Default: sdpa, depth_sdpa; on a GPU also depth_flex, depth_triton.",
     )
     parser.add_argument("--modes", nargs="+", choices=["uncompiled", "compiled"], default=["uncompiled", "compiled"])
     parser.add_argument("--only", nargs="+", help="Sides with one of these words in their names.")
@@ -99,7 +99,7 @@ def complete(args: argparse.Namespace) -> argparse.Namespace:
     for name, value in zip(("d_model", "d_ff", "num_layers", "num_heads"), SIZES[args.size], strict=True):
         setattr(args, name, getattr(args, name) or value)
     if args.attn_implementation is None:
-        wanted = ("sdpa", "depth_flex", "depth_triton") if on_gpu else ("sdpa",)
+        wanted = ("sdpa", "depth_sdpa", "depth_flex", "depth_triton") if on_gpu else ("sdpa", "depth_sdpa")
         known = AttentionInterface().valid_keys()
         args.attn_implementation = [name for name in wanted if name in known]
     return args

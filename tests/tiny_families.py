@@ -3,45 +3,25 @@
 import functools
 import json
 import string
+from collections.abc import Callable
 
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import (
-    BartConfig,
-    ByT5Tokenizer,
-    LongT5Config,
-    MBartConfig,
-    MT5Config,
-    PegasusConfig,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    SwitchTransformersConfig,
-    T5Config,
-    T5Gemma2Config,
-    T5GemmaConfig,
-    T5Tokenizer,
-    UMT5Config,
-)
-from transformers.models.t5gemma.configuration_t5gemma import T5GemmaModuleConfig
-from transformers.models.t5gemma2.configuration_t5gemma2 import (
-    T5Gemma2DecoderConfig,
-    T5Gemma2EncoderConfig,
-    T5Gemma2TextConfig,
-)
+from transformers import AutoConfig, ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, T5Tokenizer
 
 from helpers import SENTENCES, tiny_mt5_tokenizer, tiny_tokenizer, tiny_vocabulary
+from tiny_models import BART_SIZE, GEMMA_SIZE, VISION_SIZE
 
 V = 512
 T5 = {"vocab_size": V, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
 T5 |= {"dropout_rate": 0.0, "decoder_start_token_id": 0}
-STACK = {"layers": 1, "attention_heads": 2, "ffn_dim": 16}
-STACKS = {f"{part}_{name}": size for part in ("encoder", "decoder") for name, size in STACK.items()}
-BART = {"vocab_size": V, "d_model": 16, "dropout": 0.0, "max_position_embeddings": 128, **STACKS}
-GEMMA = {"vocab_size": V, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-GEMMA |= {"num_key_value_heads": 1, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16}
-VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-VISION |= {"image_size": 16, "patch_size": 8}
+LAYERS = {"encoder_layers": 1, "decoder_layers": 1}
+BART = {**BART_SIZE, **LAYERS, "vocab_size": V, "max_position_embeddings": 128}
+GEMMA = {**GEMMA_SIZE, "vocab_size": V, "num_hidden_layers": 2, "sliding_window": 16}
+IMAGES = {"image_token_index": 3, "boi_token_index": 3, "eoi_token_index": 3}
+T5GEMMA = {"encoder": GEMMA, "decoder": {**GEMMA, "cross_attention_hidden_size": 32}, "vocab_size": V}
+T5GEMMA2 = {"encoder": {"text_config": GEMMA, "vision_config": VISION_SIZE, **IMAGES}, "decoder": GEMMA}
+SWITCH = {**T5, "num_experts": 2, "num_sparse_encoder_layers": 1, "router_jitter_noise": 0}
 
 
 def _pieces() -> list[tuple[str, float]]:
@@ -92,34 +72,21 @@ def gemma_tokenizer() -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, special, strict=True)))
 
 
-def t5gemma_config() -> PreTrainedConfig:
-    encoder, decoder = T5GemmaModuleConfig(**GEMMA), T5GemmaModuleConfig(**GEMMA, cross_attention_hidden_size=16)
-    return T5GemmaConfig(encoder=encoder, decoder=decoder, dropout_rate=0.0, vocab_size=V)
+def family(tokenizer: Callable[[], PreTrainedTokenizerBase], model_type: str, **fields):
+    """What makes a configuration, and what makes a tokenizer."""
+    return functools.partial(AutoConfig.for_model, model_type, **fields), tokenizer
 
 
-def t5gemma2_config() -> PreTrainedConfig:
-    images = {"image_token_index": 3, "boi_token_index": 3, "eoi_token_index": 3}
-    text = T5Gemma2TextConfig(**GEMMA).to_dict()
-    encoder = T5Gemma2EncoderConfig(text_config=text, vision_config=VISION, **images)
-    return T5Gemma2Config(encoder=encoder, decoder=T5Gemma2DecoderConfig(**GEMMA), image_token_index=3)
-
-
-# The configuration and the tokenizer of each family, by its name.
 FAMILIES = {
-    "t5": (functools.partial(T5Config, **T5), tiny_tokenizer),
-    "mt5": (functools.partial(MT5Config, **T5, tie_word_embeddings=False), tiny_mt5_tokenizer),
-    "umt5": (functools.partial(UMT5Config, **T5), tiny_tokenizer),
-    "byt5": (functools.partial(T5Config, **T5, feed_forward_proj="gated-gelu"), ByT5Tokenizer),
-    "longt5": (functools.partial(LongT5Config, **T5, local_radius=7), tiny_tokenizer),
-    "switch": (
-        functools.partial(
-            SwitchTransformersConfig, **T5, num_experts=2, num_sparse_encoder_layers=1, router_jitter_noise=0
-        ),
-        tiny_tokenizer,
-    ),
-    "t5gemma": (t5gemma_config, gemma_tokenizer),
-    "t5gemma2": (t5gemma2_config, gemma_tokenizer),
-    "bart": (functools.partial(BartConfig, **BART), bart_tokenizer),
-    "mbart": (functools.partial(MBartConfig, **BART), tokenizer_without_sentinels),
-    "pegasus": (functools.partial(PegasusConfig, **BART), pegasus_tokenizer),
+    "t5": family(tiny_tokenizer, "t5", **T5),
+    "mt5": family(tiny_mt5_tokenizer, "mt5", **T5, tie_word_embeddings=False),
+    "umt5": family(tiny_tokenizer, "umt5", **T5),
+    "byt5": family(ByT5Tokenizer, "t5", **T5, feed_forward_proj="gated-gelu"),
+    "longt5": family(tiny_tokenizer, "longt5", **T5, local_radius=7),
+    "switch": family(tiny_tokenizer, "switch_transformers", **SWITCH),
+    "t5gemma": family(gemma_tokenizer, "t5gemma", **T5GEMMA, dropout_rate=0.0),
+    "t5gemma2": family(gemma_tokenizer, "t5gemma2", **T5GEMMA2, image_token_index=3),
+    "bart": family(bart_tokenizer, "bart", **BART),
+    "mbart": family(tokenizer_without_sentinels, "mbart", **BART),
+    "pegasus": family(pegasus_tokenizer, "pegasus", **BART),
 }

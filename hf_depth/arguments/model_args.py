@@ -57,8 +57,8 @@ class ModelArguments:
     model_revision: str = HfArg(default="main", help="Branch, tag or commit of the checkpoint.")
     attn_implementation: str = HfArg(
         default="auto",
-        help="All compute the same; auto is sdpa.",
-        metadata={"choices": ["auto", "sdpa", "eager", "depth_flex", "depth_triton"]},
+        help="All compute the same; auto is depth_sdpa for T5 and DEPTH, else sdpa.",
+        metadata={"choices": ["auto", "sdpa", "eager", "depth_sdpa", "depth_flex", "depth_triton"]},
     )
     use_peft: bool = HfArg(default=False, help="Train a LoRA adapter of the checkpoint (needs peft).")
     lora_r: int = HfArg(default=16, help="Rank of the adapter.")

@@ -1,8 +1,8 @@
 """
-Attention functions of this package, by name for any T5 of transformers: `attn_implementation="depth_flex"`.
+Attention kernels, by name for any T5 of transformers: `attn_implementation="depth_flex"`.
 
-They never hold scores, masks or biases of `batch x heads x queries x keys`. They get the mask as numbers per token,
-see [`compact_mask`], and the relative position bias of T5 as one number per distance of two tokens.
+A kernel never holds scores, masks or biases of `batch x heads x queries x keys`. It gets the mask as numbers per
+token, see [`compact_mask`], and T5's relative position bias as one number per distance of two tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ def register_attention(name: str, function: Callable[..., torch.Tensor], device_
     """
     Make a kernel known to transformers, for `attn_implementation=name` of any T5.
 
-    A step with a key/value cache of one token, a dense mask given by the caller, and other devices go the way of
-    "sdpa", with the same results.
+    "sdpa" does the rest, with the same results: single tokens in `generate()`, dense masks of the caller, and other
+    devices.
 
     Args:
-        name (`str`): its name.
-        function (`Callable`): `function(query, key, value, bias, mask)`, of
+        name (`str`): the name of the kernel.
+        function (`Callable`): `function(query, key, value, bias, mask)`, with
 
             - `query` of shape `(batch_size, heads, queries, head_size)`, `key` and `value` of shape
               `(batch_size, heads, keys, head_size)`, all of the same dtype, in any order of memory,
@@ -33,7 +33,7 @@ def register_attention(name: str, function: Callable[..., torch.Tensor], device_
             - `mask`: a compact mask of shape `(batch_size, 1, 3, queries + keys)`, int32, see [`compact_mask`].
 
             Returns the output, of the shape and dtype of `query`. Scores are not scaled.
-        device_types (`Sequence[str]`): where it runs.
+        device_types (`Sequence[str]`): the devices on which it runs.
     """
 
     def attention_forward(
@@ -63,8 +63,8 @@ def register_attention(name: str, function: Callable[..., torch.Tensor], device_
 
 def bias_by_distance(bias: torch.Tensor) -> torch.Tensor:
     """
-    T5's position bias `(1, heads, queries, keys)`, which depends on the distance of two tokens only, without its
-    repetitions: `(heads, queries + keys - 1)`, the first column from its end, then the first row.
+    T5's position bias `(1, heads, queries, keys)` without repetitions, since it depends only on the distance of two
+    tokens: `(heads, queries + keys - 1)`, the first column from its end, then the first row.
     """
     query_length, key_length = bias.shape[2:]
     distances = torch.arange(1 - query_length, key_length, device=bias.device)

@@ -1,8 +1,7 @@
 """
 "depth_flex": attention of T5 and DEPTH by torch's flex_attention, with a compact position bias and a compact mask.
 
-flex_attention adds up the gradient of the bias atomically, in an order that varies.
-On a CPU, torch has no backward pass for it.
+The gradient of the bias is added up atomically, in an order that varies. Torch has no backward pass on a CPU.
 """
 
 import torch
@@ -12,7 +11,7 @@ from transformers.integrations.flex_attention import compile_friendly_flex_atten
 from .attention import expand_bias
 from .masks import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT
 
-BLOCK_SIZE = 128  # queries, and keys, of which a block mask says whether they are skipped; torch's default
+BLOCK_SIZE = 128  # queries and keys of a block, which is computed or skipped; torch's default
 
 
 def depth_flex(
@@ -24,8 +23,7 @@ def depth_flex(
 ) -> torch.Tensor:
     """Attention with a compact position bias and a compact mask; see [`register_attention`] for the arguments."""
     query_length, key_length = query.shape[2], key.shape[2]
-    # A number for each pair of a query and a key, whose gradients are added up atomically: those of one example do not
-    # wait for each other.
+    # One number per pair of a query and a key: the atomic additions to their gradients meet once per example.
     dense = _stored(expand_bias(bias, key_length)[0])  # (heads, queries, keys)
     mask = _stored(mask)
 
@@ -38,15 +36,15 @@ def depth_flex(
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:
-    """The same in memory: inductor would compute it where the kernel reads it, for each score, or fail to."""
+    """The same, stored: else inductor computes it for each score, or fails."""
     tensor = tensor.contiguous()
     return tensor.as_strided(tensor.shape, tensor.stride())
 
 
 def flex_block_mask(mask: torch.IntTensor, query_length: int) -> BlockMask:
     """
-    A compact mask as flex_attention wants it. Blocks are left out if their segments and positions say that no query
-    attends to any key; `create_block_mask` would ask for each query and key of the batch.
+    A compact mask as flex_attention wants it. A block is skipped if segments and positions say that no query attends
+    to any key. `create_block_mask` would look at each pair of the batch.
 
     Args:
         mask (`torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`): of [`compact_mask`].

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 IGNORED = -100
 LOG2_E = math.log2(math.e)
-# What the logits of a chunk may take in float32. On a CPU they should stay in the cache from the matrix product to the
-# softmax and back; on an accelerator each chunk reads and writes the gradient of the whole head once more.
+# The most that the float32 logits of a chunk may take. On a CPU they should stay in the cache. On an accelerator, few
+# chunks are better: each of them reads and writes the gradient of the whole head.
 CPU_CHUNK_BYTES, CHUNK_BYTES = 32 * 2**20, 512 * 2**20
 
 
@@ -21,9 +21,8 @@ def head_loss(
     with_predictions: bool = False,
 ) -> tuple[torch.Tensor, ...] | None:
     """
-    [`linear_cross_entropy`] of an output head, or `None` where the head is not just its weight: a layer of PEFT, one
-    with a bias, with a quantized, distributed or partitioned weight, or with hooks. What
-    [`T5ForConditionalGeneration.head_loss`] is where this package is imported.
+    [`linear_cross_entropy`] of an output head. `None` if the head is more than a weight: a layer of PEFT, or one with
+    a bias, a quantized, distributed or partitioned weight, or hooks. T5s call it as `head_loss`.
     """
     weight = getattr(head, "weight", None)
     is_plain = (
@@ -48,21 +47,20 @@ def linear_cross_entropy(
     """
     The cross-entropy of `hidden @ weight.T`, a chunk of rows at a time.
 
-    The gradients are computed in the forward pass, while the logits of a chunk are there, so that the backward pass
-    only scales them. Under autocast the matrix products are in its dtype; the softmax, the losses and the sum over the
-    chunks are in float32 (float64 of float64).
+    The forward pass computes the gradients, too, while it has the logits of a chunk. The backward pass only scales
+    them. Under autocast the matrix products are in its dtype. The softmax, the losses and the sum over the chunks are
+    in float32, or in float64 if the weight is.
 
     Args:
-        hidden (`torch.FloatTensor` of shape `(num_labels, d_model)`): what the output head reads.
-        weight (`torch.FloatTensor` of shape `(vocab_size, d_model)`): that of the output head.
+        hidden (`torch.FloatTensor` of shape `(num_labels, d_model)`): the input of the output head.
+        weight (`torch.FloatTensor` of shape `(vocab_size, d_model)`): the weight of the output head.
         labels (`torch.LongTensor` of shape `(num_labels,)`): -100 is ignored.
-        loss_weights (`torch.FloatTensor` of shape `(num_labels,)`, *optional*): of each label in the loss; 1 by
-            default.
+        loss_weights (`torch.FloatTensor` of shape `(num_labels,)`, *optional*): the weight of each label; default 1.
         with_predictions (`bool`, *optional*): whether to return the likeliest ids.
 
     Returns:
-        `tuple`: the loss `(loss_weights * token_losses).sum()`; `token_losses` of shape `(num_labels,)`, the
-        cross-entropies in nats, 0 where the label is -100, which have no gradient; and on request `predictions`
+        `tuple`: the loss `(loss_weights * token_losses).sum()`, and `token_losses` of shape `(num_labels,)`:
+        cross-entropies in nats, 0 where the label is -100, without a gradient. On request also `predictions`
         (`torch.LongTensor` of shape `(num_labels,)`), -100 where the label is.
 
     Raises:
@@ -88,8 +86,8 @@ def linear_cross_entropy(
     return (loss, token_losses, predictions) if with_predictions else (loss, token_losses)
 
 
-# An operator of its own: a compiled graph of the loop could not leave out rows, and what it keeps between the passes
-# would be up to the partitioner. The gradients, made in the forward pass, are further outputs.
+# One operator: a compiled loop could not leave out rows, and the partitioner would choose what it keeps. The gradients
+# are further outputs.
 @torch.library.custom_op("hf_depth::linear_cross_entropy", mutates_args=())
 def _linear_cross_entropy(
     hidden: torch.Tensor,
@@ -102,8 +100,8 @@ def _linear_cross_entropy(
     with_predictions: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Loss, token losses (N,), predictions (N,), the gradients of the loss for the hidden states (N, D) and for the
-    weight (V, D). What is not asked for is empty. `dtype` is that of the matrix products.
+    Loss, token losses (N,), predictions (N,), and the gradients for the hidden states (N, D) and the weight (V, D).
+    What is not asked for is empty. `dtype` is that of the matrix products.
     """
     outputs = _empty_outputs(
         hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, with_predictions
@@ -145,7 +143,7 @@ def _empty_outputs(
 def _fill(
     token_losses, predictions, hidden_gradient, weight_gradient, hidden, weight, labels, is_label, coefficients, size
 ) -> None:
-    """Compute the first four, `size` rows at a time. Hidden states and weight have the dtype of the products."""
+    """Fill the first four, `size` rows at a time. Hidden states and weight have the dtype of the products."""
     targets = labels.masked_fill(~is_label, 0)[:, None]  # any other that is no id is an error
     scale = None
     if hidden.dtype == torch.float16 and len(coefficients):  # in which 1 / (number of labels) loses its last bits
@@ -188,22 +186,22 @@ def _fill(
 
 def _softmax(logits, targets, values):
     """
-    In the memory `values`, which may be that of the logits (N, V), their exponentials up to a factor per row; their
-    sums (N, 1), and the cross-entropy of the targets (N,).
+    The exponentials of the logits (N, V) up to a factor per row, in the memory `values`, which may be that of the
+    logits; their sums (N, 1); and the cross-entropy of the targets (N,).
     """
     if values.dtype != logits.dtype:
         values.copy_(logits)
     values.sub_(values.amax(1, keepdim=True))
     own = values.gather(1, targets)
-    # On a CPU powers of 2: for the exponential of what is below -87, MKL takes 12 to 18 times as long. Elsewhere the
-    # product would be one more pass over the memory.
+    # On a CPU powers of 2: below -87, MKL's exponential takes 12 to 18 times as long. Elsewhere the product would be
+    # one more pass over the memory.
     exponentials = values.mul_(LOG2_E).exp2_() if values.device.type == "cpu" else values.exp_()
     totals = exponentials.sum(1, keepdim=True)
     return values, totals, (totals.log() - own)[:, 0]
 
 
 def _chunk_size(num_rows: int, vocab_size: int, device_type: str) -> int:
-    """Rows of a chunk: all about equally many, a multiple of what matrix products are made of."""
+    """Rows of a chunk: about equally many in each, a multiple of the tiles of a matrix product."""
     most, multiple = (CPU_CHUNK_BYTES, 8) if device_type == "cpu" else (CHUNK_BYTES, 128)
     num_chunks = -(-num_rows * vocab_size * 4 // most)
     return -(-num_rows // max(1, num_chunks) // multiple) * multiple or multiple
@@ -234,7 +232,7 @@ def _backward(ctx, loss_gradient, *_):
 
 
 def _scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Their product; on a CPU, where another matrix of this size costs as much as a chunk, nothing is done for 1."""
+    """Their product. On a CPU a factor of 1 is left out: another matrix of this size costs as much as a chunk."""
     if factor.device.type == "cpu" and not torch.compiler.is_compiling() and type(factor) is torch.Tensor:
         if factor.item() == 1:
             return gradient
@@ -246,5 +244,5 @@ _linear_cross_entropy.register_autograd(_backward, setup_context=_keep_gradients
 
 @register_flop_formula(torch.ops.hf_depth.linear_cross_entropy)
 def _flops(hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, *_, **kwargs):
-    """Rows without a label count, too: which ones these are is no matter of shapes."""
+    """Rows without a label count too: shapes do not tell which they are."""
     return 2 * hidden[0] * hidden[1] * weight[0] * (1 + needs_hidden_gradient + needs_weight_gradient)

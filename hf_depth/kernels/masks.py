@@ -1,4 +1,4 @@
-"""Masks as three numbers per token, from which a kernel finds out, block by block, who attends to whom."""
+"""Masks as three numbers per token. A kernel reads from them, block by block, who attends to whom."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 
 from ..models.modeling_depth import MaskRule
 
-# What the numbers mean that are no number of a segment, of a group or of a place.
+# Numbers that stand for no single segment, group or position.
 ANY_SEGMENT, PADDING_SEGMENT, ANY_GROUP, ANY_POSITION = 0, -1, -1, 2**30
 
 
@@ -21,12 +21,12 @@ def compact_mask(
     query_offset: torch.Tensor | int = 0,
 ) -> torch.IntTensor:
     """
-    A [`MaskRule`] as numbers, with four axes, so that transformers passes them on untouched. A query attends to a key
-    if all three channels say so:
+    A [`MaskRule`] as numbers. It has four axes, so transformers passes it on untouched. A query attends to a key if
+    all three channels say so:
 
-    - 0, segment: a query of segment `s >= 1` attends to the keys of that segment, a query of segment 0 to those of
-      any. A key of segment -1 is padding, to which no query attends.
-    - 1, group: a query of group `g >= 0` attends to the keys of that group, a query of group -1 to those of any.
+    - 0, segment: a query of segment `s >= 1` attends to the keys of that segment, a query of segment 0 to all. A key
+      of segment -1 is padding: no query attends to it.
+    - 1, group: a query of group `g >= 0` attends to the keys of that group, a query of group -1 to all.
     - 2, position: a query attends to keys at its own position or before it.
 
     Args:
@@ -34,8 +34,8 @@ def compact_mask(
         query_shape (`tuple[int, int]`): batch size and number of queries.
         key_length (`int`): number of keys.
         device (`torch.device`): where the mask is needed.
-        query_offset (`torch.Tensor` or `int`): index of the first query among the keys, and in the segments and groups
-            of the rule if there are more numbers than queries.
+        query_offset (`torch.Tensor` or `int`): index of the first query among the keys. It is also the index in the
+            segments and groups of the rule, if these have more numbers than queries.
 
     Returns:
         `torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`: the queries, then the keys.
@@ -63,7 +63,7 @@ def compact_mask(
 
 
 def is_compact(mask: Any) -> bool:
-    """Whether a mask is one of [`compact_mask`]; dense ones are boolean or floating-point."""
+    """Whether a mask is one of [`compact_mask`]. Dense masks are boolean or floating-point."""
     return isinstance(mask, torch.Tensor) and mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[2] == 3
 
 
@@ -81,9 +81,9 @@ def expand_mask(mask: torch.IntTensor, query_length: int) -> torch.BoolTensor:
 
 def mask_for(device_types: Sequence[str]) -> Callable[..., torch.Tensor | None]:
     """
-    What transformers calls to make the mask of a kernel: a compact one of a [`MaskRule`], and of its own causal and
-    bidirectional masks with padding. For all else, such as a single query of `generate()`, for which nothing is more
-    compact, and on devices on which the kernel does not run, it is the boolean one of sdpa.
+    What transformers calls to make the mask of a kernel. It makes a compact one from a [`MaskRule`], and from the
+    causal and bidirectional masks of transformers. For a single query, other masks and other devices, it makes the
+    boolean one of sdpa.
     """
 
     def make(

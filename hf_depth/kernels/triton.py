@@ -1,12 +1,12 @@
 """
 Attention with T5's relative position bias as Triton kernels: no tensor of (batch, heads, queries, keys) in memory.
 
-An experiment: right on an H100, but not yet timed there. Nothing chooses it by itself.
+An experiment: right on an H100, but not timed there. Nothing chooses it by itself.
 
-The bias is read as the vector of relative biases and the masks are made of three integers per token (see `masks`),
-tile by tile. The forward pass is FlashAttention's (arXiv 2205.14135, 2307.08691). The backward pass has a kernel for
-the gradient of the queries, one for that of keys and values, and one for that of the bias, which sums over the batch
-in registers, into (heads, queries, keys) float32 numbers. No kernel adds atomically: equal inputs give equal bits.
+Each tile reads the vector of relative biases, and makes its mask from three integers per token (see `masks`). The
+forward pass is FlashAttention's (arXiv 2205.14135, 2307.08691). The backward pass has three kernels: for the queries,
+for keys and values, and for the bias. The last one sums over the batch in registers, into (heads, queries, keys)
+float32 numbers. No kernel adds atomically: equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ else:
         return function
 
 
-# Queries and keys of a tile, warps, stages: of half precision with heads of up to 64 numbers, which is what training
-# has, and of all else. Larger tiles would not stay in registers and shared memory. None was measured.
+# Queries and keys of a tile, warps, stages: first for half precision with heads of up to 64 numbers, as in training,
+# then for all else. Larger tiles would not stay in registers and shared memory. None was measured.
 TILES = {
     "forward": ((128, 64, 8, 3), (32, 32, 8, 1)),
     "query_gradient": ((64, 64, 4, 3), (32, 32, 8, 1)),
@@ -157,9 +157,9 @@ def _scores(
     EVEN: tl.constexpr,
 ):
     """
-    The scores of a tile: products of vectors, added to biases. `has_tokens` is always true, and the compiler does not
-    know. What is loaded in a branch it does not copy to shared memory some iterations ahead, as it does with the
-    vectors: of biases, of which a tile has few different ones, that would be slow and take more memory than all else.
+    The scores of a tile: products of vectors, added to biases. `has_tokens` is always true, but the compiler does not
+    know. It copies vectors to shared memory some iterations ahead, but not what is loaded in a branch. For biases that
+    copy would be slow and large, since a tile has few different ones.
     """
     scores = tl.zeros([rows.shape[0], columns.shape[0]], tl.float32)
     if has_tokens:
@@ -170,8 +170,8 @@ def _scores(
 @jit
 def _key_range(mask, start, query_length, key_length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """
-    Where the tiles of the ROWS queries from `start` on begin and end: a bound on the keys that they attend to, from
-    the segments (padding behind the end, other examples of the row) and the positions.
+    Where the tiles of the ROWS queries from `start` on begin and end. Segments (padding, other examples of the row)
+    and positions bound the keys that they attend to.
     """
     queries = tl.minimum(start + tl.arange(0, ROWS), query_length - 1)
     tokens = query_length + key_length
@@ -318,11 +318,10 @@ def _query_gradient_kernel(
     EVEN_KEYS: tl.constexpr,
 ):
     """
-    Also stores `delta`, the product of each output with its gradient, for the kernels that run after it: as the sum of
-    the products of weights and their gradients, which are not rounded. The error of rounded outputs is the same for
-    all keys of a query: it would double the error of the gradient of the bias. This kernel has that sum at its end
-    only. What it subtracts is the product with rounded outputs; in half precision, the difference times the mean key
-    is added at the end.
+    Also stores `delta`, the product of each output with its gradient, for the next kernels. It is summed from weights
+    and their gradients, which are not rounded. Rounded outputs have the same error for all keys of a query, so they
+    would double the error of the bias gradient. This kernel knows the sum only at its end. Until then it subtracts the
+    product with rounded outputs; in half precision, it adds the difference times the mean key at the end.
     """
     EVEN: tl.constexpr = EVEN_QUERIES and EVEN_KEYS
     IS_ROUNDED: tl.constexpr = out.dtype.element_ty != tl.float32
@@ -411,7 +410,7 @@ def _key_value_gradient_kernel(
     EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
 ):
-    """Tiles are of (keys, queries): the weights are transposed as the products with them want it."""
+    """Tiles are (keys, queries): the weights are transposed as the products want them."""
     EVEN: tl.constexpr = EVEN_QUERIES and EVEN_KEYS
     num_blocks = tl.cdiv(key_length, BLOCK_K)
     start = tl.program_id(0) % num_blocks * BLOCK_K
@@ -634,7 +633,7 @@ def _sizes(query: Tensor, key: Tensor) -> tuple[int, int, int]:
 
 
 def _in_order(tensor: Tensor) -> Tensor:
-    """The same with the memory that the kernels take: no copy of a (batch, length, heads, head size) transposed."""
+    """The same in the memory order of the kernels. A transposed (batch, length, heads, head size) is not copied."""
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 

@@ -1,1 +1,1 @@
-"""DEPTH and T5: configuration, modeling (both shipped to the Hub as they are) and loading."""
+"""DEPTH and T5: configuration and modeling, which go to the Hub as they are, and loading."""

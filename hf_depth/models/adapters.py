@@ -14,7 +14,7 @@ from .stock import vocabulary_size
 
 
 def peft(what: str = "`--use_peft`") -> ModuleType:
-    """The package of that name. Raises `ValueError` if it is not installed; `what` needs it."""
+    """The package peft. Raises `ValueError` if it is not installed, and says that `what` needs it."""
     try:
         import peft
     except ImportError as error:
@@ -36,20 +36,20 @@ def add_lora(
     target_modules: str | list[str] | None = None,
 ) -> PreTrainedModel:
     """
-    A model with a LoRA adapter, which alone is trained and saved.
+    A model with a LoRA adapter. Only the adapter is trained and saved.
 
     Args:
-        model (`PreTrainedModel`): from a checkpoint, which the adapter names as its base.
-        base (`PreTrainedConfig`): of that checkpoint.
-        r, alpha, dropout: rank, scale (`alpha / r`) and dropout of the adapter; the defaults are those of TRL.
+        model (`PreTrainedModel`): loaded from a checkpoint, which the adapter names as its base.
+        base (`PreTrainedConfig`): the configuration of that checkpoint.
+        r, alpha, dropout: rank, scale (`alpha / r`) and dropout of the adapter, by default as in TRL.
         target_modules (`str` or `list[str]`, *optional*): names of linear layers; by default all but the output head.
 
     Returns:
         `peft.PeftModel`.
 
     Raises:
-        `ValueError`: if peft is not installed, no layer has such a name, or an adapter would not save or learn what
-            the model has beside its base: rows for new tokens, sentence tokens.
+        `ValueError`: if peft is not installed, no layer has such a name, or the model has new tokens or sentence
+            tokens that its base lacks, which an adapter would not save or learn.
     """
     library = peft()
     if vocabulary_size(model.config) != vocabulary_size(base):
@@ -81,7 +81,7 @@ def add_lora(
 def load_adapted(
     name_or_path: str | os.PathLike, load_base: Callable[[str], PreTrainedModel], **hub_arguments: Any
 ) -> PreTrainedModel:
-    """The base model of an adapter, which `load_base` loads by its name, with the adapter merged into its weights."""
+    """An adapter merged into its base model, which `load_base` loads by name."""
     library = peft(f"{name_or_path} is a PEFT adapter, which")
     model = load_base(library.PeftConfig.from_pretrained(name_or_path, **hub_arguments).base_model_name_or_path)
     tied = getattr(model.config, "tie_word_embeddings", None)

@@ -6,11 +6,10 @@ from typing import Any
 import transformers
 from transformers import PreTrainedConfig, T5Config
 
-# What a DEPTH model is made of, by the types of models that transformers knows. These are T5s for `DepthConfig`; ByT5
-# and Flan-T5 are "t5".
+# A DEPTH model is made of a model of one of these types. The first ones have `DepthConfig`; ByT5 and Flan-T5 are "t5".
 T5_MODEL_TYPES = ("t5", "mt5", "umt5")
-# Each of these has a configuration and a model of its own, `DepthBartConfig` and `DepthBartForConditionalGeneration`,
-# of the type "depth_bart": with the type of the plain model, `AutoModelForSeq2SeqLM` would load that without a word.
+# Each of these has its own classes, such as `DepthBartConfig` and `DepthBartForConditionalGeneration`, and its own
+# type, "depth_bart": with the type of the plain model, `AutoModelForSeq2SeqLM` would load that without a word.
 FAMILIES = {
     "bart": "Bart",
     "mbart": "MBart",
@@ -24,17 +23,17 @@ FAMILIES = {
 @dataclass(kw_only=True)
 class DepthFields:
     """
-    The fields of a DEPTH model besides those of the model that it is made of, put before its configuration:
+    What a DEPTH configuration adds to that of the model that it is made of. Put it before that class:
 
         class DepthConfig(DepthFields, T5Config): ...
 
     Args:
         first_sentence_token_id (`int`, *optional*, defaults to 32100):
-            Id of `<sent_0>`, which those of the other sentence tokens follow. The default is their place behind the
-            original T5 vocabulary, where they fit the 32,128 rows of every T5 embedding.
+            Id of `<sent_0>`; the other sentence tokens follow. By default they come right after the vocabulary of T5,
+            where they fit the 32,128 rows of every T5 embedding.
         num_sentence_tokens (`int`, *optional*, defaults to 20): as in the paper.
         eosen_token_id (`int`, *optional*, defaults to 32120):
-            Id of `<eosen>`, which closes a sentence. To the attention it is an ordinary token.
+            Id of `<eosen>`, which closes a sentence. For attention it is an ordinary token.
         hierarchical_encoder_mask, hierarchical_decoder_mask, hierarchical_cross_mask (`bool`, *optional*):
             Whether a sentence token attends only to its own sentence (encoder), to earlier sentence tokens and itself
             (decoder), and to the sentence tokens of the encoder (cross-attention). All are `True` by default.
@@ -58,10 +57,10 @@ class DepthFields:
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> PreTrainedConfig:
         """
-        A configuration from the fields of a DEPTH model, or of a plain one to make it of.
+        A configuration from the fields of a DEPTH model, or of a plain model to make it of.
 
         Raises:
-            `ValueError`: if they say nothing of sentence tokens, and the default ids are those of words.
+            `ValueError`: if the fields give no ids of sentence tokens, and the default ids are words.
         """
         has_ids = {"first_sentence_token_id", "eosen_token_id"} <= config_dict.keys() | kwargs.keys()
         free, vocab_size = DepthConfig.vocab_size, config_dict.get("vocab_size", 0)
@@ -82,9 +81,9 @@ class DepthConfig(DepthFields, T5Config):
     Args:
         tie_word_embeddings (`bool`, *optional*, defaults to `True`):
             Whether the output head is the (scaled) input embedding, as in T5 v1.0. `False` is T5 v1.1: a head of its
-            own and no scaling. `T5Config` of transformers 5 forces this to `True`; here `False` is kept.
+            own and no scaling. `T5Config` of transformers 5 makes this `True`; here `False` stays.
         relative_attention_bias_in_every_layer (`bool`, *optional*, defaults to `False`):
-            Whether each layer has a relative position bias of its own, as in UMT5, or the first one's serves all.
+            Whether each layer has its own relative position bias, as in UMT5. Else that of the first layer serves all.
         decoder_start_token_id (`int`, *optional*):
             Defaults to `pad_token_id`, as in all T5 checkpoints.
 
@@ -114,9 +113,9 @@ class DepthConfig(DepthFields, T5Config):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "DepthConfig":
-        """As of [`DepthFields`], with what a T5 of each type does and its file does not say."""
+        """As in [`DepthFields`], with what each type of T5 does but its file does not say."""
         model_type = config_dict.get("model_type")
-        if model_type == "mt5":  # never scales the decoder's output, whatever `tie_word_embeddings` says
+        if model_type == "mt5":  # it never scales the decoder's output, whatever `tie_word_embeddings` says
             config_dict = {**config_dict, "tie_word_embeddings": False}
         elif model_type == "umt5":
             config_dict = {**config_dict, "relative_attention_bias_in_every_layer": True}

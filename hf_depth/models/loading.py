@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    T5Config,
+    UMT5Config,
+)
 from transformers import initialization as init
 from transformers.integrations import is_deepspeed_zero3_enabled
 
@@ -27,7 +35,7 @@ MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
     "t5": (T5Config, T5ForConditionalGeneration),
 }
-# Fields that a DEPTH configuration has beside those of T5.
+# The fields of a DEPTH configuration that T5 lacks.
 SENTENCE_SETTINGS = tuple(DepthFields.__annotations__)
 # Fields of a configuration that follow from others, or from the class of the model.
 NOT_INHERITED = (
@@ -50,7 +58,7 @@ SCRATCH_DEFAULTS = {
 
 @contextlib.contextmanager
 def _mistakes_of_users() -> Iterator[None]:
-    """Raise as `UserError` what a model refuses: the files that go to the Hub cannot import it."""
+    """Make a `UserError` of what a model refuses: the files on the Hub cannot import that class."""
     try:
         yield
     except ValueError as error:
@@ -72,22 +80,25 @@ def load_model(
     **config_changes: Any,
 ) -> PreTrainedModel:
     """
-    A model that fits a tokenizer, in float32: every id has a row of the embeddings and of the output head, and a DEPTH
+    A model that fits a tokenizer, in float32. Every id has a row in the embeddings and in the output head, and a DEPTH
     model knows the ids of the sentence tokens. Rows are added up to a multiple of 128, and never removed.
 
     Args:
-        name_or_config: a checkpoint (folder or Hub) of a DEPTH model or of any that `AutoModelForSeq2SeqLM` loads, a
-            PEFT adapter, which is merged into its base, a configuration of a model from scratch, or `None`: T5 v1.1.
-        tokenizer: what the model will read.
-        model_type: `"depth"`, or `"t5"` for any model without sentence tokens. By default what the checkpoint is.
-        attn_implementation: `"sdpa"` (`"auto"`), `"eager"`, or a kernel for GPUs, `"depth_flex"` or `"depth_triton"`,
-            neither of which was run on one yet. All compute the same.
+        name_or_config: a checkpoint (folder or Hub) of a DEPTH model or of any that `AutoModelForSeq2SeqLM` loads; a
+            PEFT adapter, which is merged into its base; or a model from scratch: its configuration, or `None` for the
+            size of T5 v1.1 small.
+        tokenizer: the tokenizer that the model will read.
+        model_type: `"depth"`, or `"t5"` for any model without sentence tokens. By default that of the checkpoint.
+        attn_implementation: `"auto"`, `"eager"`, `"sdpa"`, or a [kernel](../performance.md#kernels): `"depth_sdpa"`,
+            `"depth_flex"`, `"depth_triton"`. All compute the same. `"auto"` is `"depth_sdpa"` for T5s and DEPTH models
+            of them, else `"sdpa"`.
         cache_dir, revision, token, quantization_config, device_map: as for `from_pretrained`.
         config_changes: fields of the configuration, such as `dropout_rate=0.1`. A checkpoint keeps its size.
 
     Returns:
-        [`DepthForConditionalGeneration`] or that of another family, such as `DepthBartForConditionalGeneration`; for
-        `"t5"` [`T5ForConditionalGeneration`], [`UMT5ForConditionalGeneration`], or a class of transformers.
+        For `"depth"` [`DepthForConditionalGeneration`], or the class of another family, such as
+        `DepthBartForConditionalGeneration`. For `"t5"` [`T5ForConditionalGeneration`],
+        [`UMT5ForConditionalGeneration`], or a class of transformers.
 
     Raises:
         `ValueError`: if weights, tokenizer or `config_changes` do not fit the model.
@@ -99,7 +110,6 @@ def load_model(
     True
     """
     changes = {T5Config.attribute_map.get(name, name): value for name, value in config_changes.items()}
-    attn_implementation = "sdpa" if attn_implementation == "auto" else attn_implementation
     hub = {"cache_dir": cache_dir, "revision": revision, "token": token}
     is_checkpoint = isinstance(name_or_config, str | os.PathLike)
     if is_checkpoint and is_adapter(name_or_config, **hub):
@@ -131,7 +141,7 @@ def load_model(
 
 
 def _load_adapter(name, model_type, tokenizer, hub, options):
-    """The base of a PEFT adapter, with the adapter merged into it. The revision is that of the adapter."""
+    """A PEFT adapter merged into its base. The revision is that of the adapter."""
     if model_type is None:
         with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has no config.json
             model_type = checkpoint_model_type(name, **hub)
@@ -140,7 +150,7 @@ def _load_adapter(name, model_type, tokenizer, hub, options):
 
 
 def _ids_of(tokenizer, model_type, name, source, changes):
-    """The fields of a configuration that a tokenizer decides. Changes and a DEPTH checkpoint must agree with them."""
+    """The fields that the tokenizer decides. Changes and a DEPTH checkpoint must agree with them."""
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     if model_type == "depth":
         ids |= sentence_fields(tokenizer)
@@ -159,9 +169,8 @@ def _ids_of(tokenizer, model_type, name, source, changes):
 
 def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:
     """
-    The configuration of a checkpoint, with `scale_decoder_outputs=False` for a UMT5 whose file says
-    `tie_word_embeddings=False`, which `AutoConfig` of transformers 5 overwrites. Raises `ValueError` if there is no
-    `config.json` of a model.
+    The configuration of a checkpoint. A UMT5 with `tie_word_embeddings=False` gets `scale_decoder_outputs=False`,
+    which `AutoConfig` of transformers 5 loses. Raises `ValueError` if there is no `config.json` of a model.
     """
     try:
         # `False`: for a type that is not known here it would ask whether to run the code of the checkpoint.
@@ -177,14 +186,14 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
 
 
 def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any) -> str:
-    """What kind of model a checkpoint is, a key of `MODEL_TYPES`; arguments and errors as those of [`load_config`]."""
+    """The kind of a checkpoint, a key of `MODEL_TYPES`. Arguments and errors are those of [`load_config`]."""
     return config_model_type(load_config(name_or_path, **hub_arguments))
 
 
 def config_model_type(config: PreTrainedConfig) -> str:
     """
-    What kind of model a configuration is of, a key of `MODEL_TYPES`: every encoder-decoder of transformers, which is
-    pre-trained as a T5, is a `"t5"`. Raises `ValueError` if it is none of them.
+    The kind of a model, a key of `MODEL_TYPES`. Every encoder-decoder of transformers is a `"t5"`, since it is
+    pre-trained as one. Raises `ValueError` for other models.
     """
     if isinstance(config, DepthFields):
         return "depth"
@@ -198,17 +207,19 @@ def config_model_type(config: PreTrainedConfig) -> str:
 
 
 def config_values(config: PreTrainedConfig) -> dict[str, Any]:
-    """The fields of a T5's configuration, among them `tie_word_embeddings` as the model's author chose it."""
+    """The fields of a T5's configuration, with `tie_word_embeddings` as the author of the model chose it."""
     values = {BIAS_FIELD: config.model_type == "umt5"} | config.to_dict()
-    # Reading a T5 v1.1, transformers 5 turns `tie_word_embeddings=False` into `True` and this field. An mT5 is a v1.1
-    # whose head transformers 5 may have tied when it was trained, but never scaled.
+    # For a T5 v1.1, transformers 5 turns `tie_word_embeddings=False` into `True` and this field. An mT5 is a v1.1:
+    # transformers 5 may have tied its head in training, but never scaled it.
     if values.get("scale_decoder_outputs") is False or config.model_type == "mt5":
         values["tie_word_embeddings"] = False
     return values
 
 
 def _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, changes, ids):
-    """A T5, or a DEPTH made of one, by our classes: a checkpoint, or from scratch (`name` is `None`)."""
+    """A T5 or a DEPTH model of one, from a checkpoint, or from scratch if `name` is `None`."""
+    if attn_implementation == "auto":  # what `hf_depth.kernels` has registered, if it is imported
+        attn_implementation = "depth_sdpa" if "depth_sdpa" in AttentionInterface().valid_keys() else "sdpa"
     known = {*DepthConfig().to_dict(), "gradient_checkpointing"} - set(NOT_INHERITED)
     if unknown := changes.keys() - known:
         first = min(unknown)
@@ -246,7 +257,7 @@ def _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, chan
 
 
 def _initialized(model_class, config, attn_implementation):
-    """A model from scratch, with the weights that a seed gives in a single process, also under DeepSpeed ZeRO-3."""
+    """A model from scratch. A seed gives it the same weights in one process and under DeepSpeed ZeRO-3."""
     options = {"dtype": torch.float32, "attn_implementation": attn_implementation}
     if is_deepspeed_zero3_enabled():  # transformers initializes it, module by module
         return model_class._from_config(config, **options)
@@ -257,7 +268,7 @@ def _initialized(model_class, config, attn_implementation):
 
 
 def _of_type(source, model_type):
-    """The configuration of a DEPTH model for that of a plain one of another family than T5, or the other way round."""
+    """The DEPTH configuration for a plain one of another family than T5, or the other way round."""
     if (model_type == "depth") == isinstance(source, DepthFields):
         return source
     fields = {name: value for name, value in source.to_dict().items() if name not in NOT_INHERITED}
@@ -275,6 +286,6 @@ def _of_type(source, model_type):
 
 
 def _use_known_rows(config, tokenizer, name):
-    """Let any rows be those of the sentence tokens, as long as the checkpoint of that name has none for them."""
+    """Give the sentence tokens any rows for now, if the checkpoint of that name has none for them yet."""
     if name is not None and vocabulary_size(config) < len(tokenizer):
         config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})

@@ -1,8 +1,8 @@
 """
-Encoder-decoders of transformers that this package has no class for: LongT5, Switch, T5Gemma, BART, Pegasus and others.
+Encoder-decoders of transformers without a class here: LongT5, Switch, T5Gemma, BART, Pegasus and others.
 
-Nothing here asks what family a model is of. A model needs an encoder, a decoder, a head and three ids: `</s>`, padding
-and what the decoder starts with.
+Nothing here asks for the family of a model. A model needs an encoder, a decoder, a head, and the ids of `</s>`, of
+padding and of the token that the decoder starts with.
 """
 
 import os
@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from ..errors import UserError, suggestion
 
 SPECIAL_IDS = ("eos_token_id", "pad_token_id", "bos_token_id")
-# An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
+# T5's embedding has a multiple of 128 rows (32,128 for 32,100 tokens), and tensor cores like that.
 ROWS_MULTIPLE = 128
 
 
@@ -29,12 +29,12 @@ def is_encoder_decoder(config: PreTrainedConfig) -> bool:
 
 
 def vocabulary_size(config: PreTrainedConfig) -> int:
-    """The rows of the output head, which some families note in the configuration of the decoder."""
+    """The rows of the output head. Some families keep them in the configuration of the decoder."""
     return config.get_text_config(decoder=True).vocab_size
 
 
 def parts_with_vocabulary(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    """A configuration and those in it that have a vocabulary, or parts that have one."""
+    """A configuration, and the configurations inside it that have a vocabulary."""
     yield config
     for part in vars(config).values():
         if isinstance(part, PreTrainedConfig) and hasattr(part.get_text_config(), "vocab_size"):
@@ -43,8 +43,8 @@ def parts_with_vocabulary(config: PreTrainedConfig) -> Iterator[PreTrainedConfig
 
 def decoder_inputs(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
     """
-    Labels (B, T), padded with -100, shifted to the right, behind the start token. (Some families shift otherwise by
-    themselves: an mBART starts with the last token of a target, which `generate()` does not know.)
+    Labels (B, T), padded with -100, shifted to the right, after the start token. Some families shift otherwise: an
+    mBART starts with the last token of the target, which `generate()` does not know.
     """
     decoder = model.config.get_text_config(decoder=True)
     shifted = labels.roll(1, dims=-1)
@@ -60,14 +60,14 @@ def decoder_start_token_id(model: PreTrainedModel) -> int:
     start = getattr(model.config.get_text_config(decoder=True), "bos_token_id", None)
     if start is None:
         raise UserError(
-            f"The configuration of the {type(model).__name__} has no `decoder_start_token_id`, which its targets "
-            "begin with. Load the model by `load_model(..., tokenizer)`, or set it: that of `</s>` or padding, mostly."
+            f"The configuration of the {type(model).__name__} has no `decoder_start_token_id`, with which its targets "
+            "begin. Load the model by `load_model(..., tokenizer)`, or set it, mostly to the id of `</s>` or padding."
         )
     return start
 
 
 def check_length(length: int, places: int | None, what: str = "An input") -> None:
-    """Raise if there are more tokens than a model has places for: a GPU would stop without a word of why."""
+    """Raise if a model has not enough places for these tokens: a GPU would stop without a reason."""
     if places is not None and length > places:
         raise UserError(
             f"{what} has {length} tokens, but the model knows {places} places of a text (`max_position_embeddings`). "
@@ -76,7 +76,7 @@ def check_length(length: int, places: int | None, what: str = "An input") -> Non
 
 
 def number_of_places(stack: nn.Module) -> int | None:
-    """The tokens that an encoder or a decoder has a table of places for, as of BART; `None` for any number."""
+    """The number of positions that an encoder or a decoder has embeddings for, as in BART; `None` for any number."""
     table = getattr(stack, "embed_positions", None)
     return table.num_embeddings - getattr(table, "offset", 0) if isinstance(table, nn.Embedding) else None
 
@@ -90,9 +90,9 @@ def load_stock_model(
     changes: dict[str, Any],
 ) -> PreTrainedModel:
     """
-    The model of transformers for a configuration, of a checkpoint or from scratch (`None`), with a row of the
-    embeddings for each token; "eager" where a family has no "sdpa". `hub` goes to `from_pretrained`, `changes` into
-    the configuration.
+    The model of transformers for a configuration, from a checkpoint or from scratch (`None`). Each token has a row in
+    the embeddings. Attention is "eager" if a family has no "sdpa". `hub` goes to `from_pretrained`, `changes` into the
+    configuration.
     """
     model_class = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
     if attn_implementation.startswith("depth_"):
@@ -100,8 +100,8 @@ def load_stock_model(
             f"`attn_implementation` {attn_implementation!r} is for a T5 and a DEPTH made of one, not for "
             f"{config.model_type!r} models."
         )
-    if attn_implementation == "sdpa" and not model_class._supports_sdpa:
-        attn_implementation = "eager"
+    if attn_implementation in ("auto", "sdpa"):
+        attn_implementation = "sdpa" if model_class._supports_sdpa else "eager"
     config = _changed(config, tokenizer, changes, is_checkpoint=name_or_path is not None)
     if name_or_path is None:
         model = model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
@@ -119,7 +119,7 @@ def load_stock_model(
 def _changed(
     config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, changes: dict[str, Any], is_checkpoint: bool
 ) -> PreTrainedConfig:
-    """A configuration with changes, and with the special ids of the tokenizer."""
+    """The configuration with the changes, and with the special ids of the tokenizer."""
     known = config.to_dict()
     for name in changes:
         if name not in known and name not in config.attribute_map:
@@ -129,7 +129,7 @@ def _changed(
             )
     for name in ("eos_token", "pad_token"):
         if getattr(tokenizer, name) is None:
-            raise UserError(f"The tokenizer has no `{name}`, with which every target ends or is padded: set it.")
+            raise UserError(f"The tokenizer has no `{name}`, which every target needs for its end or padding: set it.")
     start = _start_token_id(config, tokenizer, is_checkpoint)
     if changes:
         config = type(config).from_dict(known | changes)
@@ -146,7 +146,7 @@ def _changed(
         if hasattr(part, "vocab_size"):
             part.vocab_size = size
     config.decoder_start_token_id = start
-    # Ids that `generate()` would force into the text of BART, mBART and M2M100. Our targets begin with text.
+    # `generate()` would force these ids into the text of BART, mBART and M2M100. Our targets begin with text.
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
         if hasattr(config, name):
             setattr(config, name, None)
@@ -154,7 +154,7 @@ def _changed(
 
 
 def _start_token_id(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, is_checkpoint: bool) -> int:
-    """What a decoder starts with: of a checkpoint what it did before, else the token of the same meaning."""
+    """What a decoder starts with: for a checkpoint the id that it had, else the token of the same meaning."""
     decoder = config.get_text_config(decoder=True)
     start = getattr(config, "decoder_start_token_id", None)
     start = getattr(decoder, "bos_token_id", None) if start is None else start
@@ -189,10 +189,10 @@ def load_weights(
     kinds: tuple[str, ...] = ("missing", "unexpected", "mismatched"),
 ) -> PreTrainedModel:
     """
-    The model of a checkpoint, in float32. `kinds`: in what its weights must not differ from those of the model.
+    The model of a checkpoint, in float32. `kinds` are the differences between weights and model that are refused.
 
     Raises:
-        `ValueError`: if the weights cannot be read, are those of another model, or not finite.
+        `ValueError`: if the weights cannot be read, belong to another model, or are not finite.
     """
     try:
         model, info = model_class.from_pretrained(
@@ -200,7 +200,7 @@ def load_weights(
             config=config,
             dtype=torch.float32,
             attn_implementation=attn_implementation,
-            ignore_mismatched_sizes=True,  # reported below, with all others
+            ignore_mismatched_sizes=True,  # reported below with the others
             output_loading_info=True,
             **hub,
         )
@@ -226,7 +226,7 @@ def load_weights(
 
 
 def add_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Rows of the embeddings where the tokenizer has more tokens."""
+    """Add rows to the embeddings if the tokenizer has more tokens."""
     if vocabulary_size(model.config) >= len(tokenizer):
         return
     model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)

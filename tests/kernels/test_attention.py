@@ -9,9 +9,18 @@ from transformers import T5ForConditionalGeneration as StockT5
 from hf_depth.kernels.attention import bias_by_distance, expand_bias, register_attention
 from hf_depth.kernels.masks import is_compact
 from interpreted_attention import eager as formula
-from tiny_models import V1_0, captured_masks, gradients, model_of, random_batch, random_ids, tiny_model, tiny_t5_config
+from tiny_models import (
+    V1_0,
+    captured_masks,
+    gradients,
+    model_of,
+    random_batch,
+    random_ids,
+    tiny_model,
+    tiny_t5_config,
+)
 
-NAMES = ("depth_flex", "depth_triton")
+NAMES = ("depth_sdpa", "depth_flex", "depth_triton")
 
 
 class BiasTest(parameterized.TestCase):

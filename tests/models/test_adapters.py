@@ -93,6 +93,12 @@ class AdapterTest(TrainingTestCase):
     def test_a_missing_package_is_named(self):
         with mock.patch.dict(sys.modules, peft=None), self.assertRaisesRegex(ValueError, "`pip install peft`"):
             add_lora(tiny_model("t5"), tiny_model("t5").config)
+        base, tokenizer = self.saved("t5")
+        without = mock.patch(
+            "transformers.quantizers.quantizer_bnb_8bit.is_bitsandbytes_available", return_value=False
+        )
+        with without, self.assertRaisesRegex(ImportError, "pip install .*bitsandbytes"):
+            ModelArguments("t5", base, load_in_8bit=True).load_model(tokenizer)
 
     @parameterized.parameters(
         ({"lora_r": 8}, "`lora_r` is of an adapter: it needs `--use_peft`"),

@@ -144,19 +144,6 @@ class OtherWaysTest(parameterized.TestCase):
         model.generation_config.update(max_new_tokens=NEW_TOKENS, do_sample=False)
         return model
 
-    def test_encoder_outputs_may_be_given(self):
-        model, inputs = generating_model(), sources(9)
-        with torch.no_grad():
-            encoder_outputs = model.encoder(**inputs)
-        for beams in (1, 3):
-            expected = model.generate(**inputs, num_beams=beams)
-            found = model.generate(
-                encoder_outputs=copy.deepcopy(encoder_outputs),
-                attention_mask=inputs["attention_mask"],
-                num_beams=beams,
-            )
-            self.assertEqual(found.tolist(), expected.tolist())
-
     @parameterized.parameters(("depth", 1, True), ("depth", 5, False), ("t5", 5, True))
     def test_a_given_cache_is_continued(self, kind, cached, with_mask):
         model, inputs = self.model(kind), sources(9)
@@ -194,46 +181,36 @@ class OtherWaysTest(parameterized.TestCase):
             # An assistant with the same weights is always right: the model accepts its three tokens at each step.
             self.assertEqual(len(calls) <= NEW_TOKENS / 4 + 1, is_right, calls)
 
-    def test_encoder_outputs_without_sentence_mask_need_one_beside_them(self):
-        model, inputs, num_beams = generating_model(), sources(9), 3
-        expected = model.generate(**inputs, num_beams=num_beams).tolist()
-        sentence_mask = is_sentence_token(inputs["input_ids"], model.config)
-        with torch.no_grad():
-            plain = BaseModelOutput(last_hidden_state=model.encoder(**inputs).last_hidden_state)
-        given = {"encoder_outputs": plain, "attention_mask": inputs["attention_mask"], "num_beams": num_beams}
-        with self.assertRaisesRegex(ValueError, "do not say which tokens are sentence tokens: pass `sentence_mask`"):
-            model.generate(**copy.deepcopy(given))
-        self.assertEqual(model.generate(**given, sentence_mask=sentence_mask).tolist(), expected)
-        embedded = {"inputs_embeds": model.shared(inputs["input_ids"]), "attention_mask": inputs["attention_mask"]}
-        with self.assertRaisesRegex(ValueError, "do not say which tokens are sentence tokens: pass `sentence_mask`"):
-            model.generate(**embedded, num_beams=num_beams)
-        found = model.generate(**embedded, num_beams=num_beams, sentence_mask=sentence_mask)
-        self.assertEqual(found.tolist(), expected)
-
-
-class FilledCacheTest(parameterized.TestCase):
-    @parameterized.parameters("eager", "sdpa")
+    @parameterized.parameters(1, 3)
     @torch.no_grad()
-    def test_a_filled_cache_needs_the_sentence_mask_of_all_ids(self, attn_implementation):
-        model = generating_model(attn_implementation, d_kv=16)
-        caches = {
-            "dynamic": EncoderDecoderCache(DynamicCache(), DynamicCache()),
-            "static": EncoderDecoderCache(StaticCache(model.config, 8), StaticCache(model.config, 12)),
-        }
-        for kind, cache in caches.items():
-            with self.subTest(kind):
-                self.check_filled_cache(model, kind, cache)
+    def test_states_or_embeddings_may_be_given_beside_what_they_do_not_say(self, num_beams):
+        model, inputs = generating_model(), sources(9)
+        options = {"attention_mask": inputs["attention_mask"], "num_beams": num_beams}
+        expected = model.generate(input_ids=inputs["input_ids"], **options).tolist()
+        states = model.encoder(**inputs)
+        plain = BaseModelOutput(last_hidden_state=states.last_hidden_state)
+        self.assertEqual(model.generate(encoder_outputs=states, **options).tolist(), expected)
+        sentence_mask = is_sentence_token(inputs["input_ids"], model.config)
+        for given in ({"encoder_outputs": plain}, {"inputs_embeds": model.shared(inputs["input_ids"])}):
+            with self.assertRaisesRegex(ValueError, "do not say which tokens are sentence .*pass `sentence_mask`"):
+                model.generate(**copy.deepcopy(given), **options)
+            self.assertEqual(model.generate(**given, **options, sentence_mask=sentence_mask).tolist(), expected)
 
-    def check_filled_cache(self, model, kind, cache):
-        inputs = sources(7)
-        ids = random_ids(torch.Generator().manual_seed(7), 4, 6)
+    @parameterized.product(attn_implementation=("eager", "sdpa"), kind=("dynamic", "static"))
+    @torch.no_grad()
+    def test_a_filled_cache_needs_the_sentence_mask_of_all_ids(self, attn_implementation, kind):
+        model, inputs = generating_model(attn_implementation, d_kv=16), sources(7)
+        caches = (DynamicCache(), DynamicCache())
+        if kind == "static":
+            caches = (StaticCache(model.config, 8), StaticCache(model.config, 12))
+        cache, ids = EncoderDecoderCache(*caches), random_ids(torch.Generator().manual_seed(7), 4, 6)
         expected = generating_model("eager", d_kv=16)(**inputs, decoder_input_ids=ids).logits
         first = model(**inputs, decoder_input_ids=ids[:, :4], cache=cache)  # an empty one needs none
         torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
         rest = {"decoder_input_ids": ids[:, 4:], "cache": cache}
         with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing.*Prefix"):
             model(**inputs, **rest)
-        sentence_mask = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
+        sentence_mask = is_sentence_token(ids, model.config)
         if kind == "dynamic":
             with self.assertRaisesRegex(ValueError, "is missing or does not cover them"):
                 model(**inputs, **rest, decoder_sentence_mask=sentence_mask[:, 4:])

@@ -4,10 +4,7 @@ import torch
 from absl.testing import parameterized
 
 from tiny_models import (
-    EOSEN,
     MODELS,
-    SENTENCE_TOKENS,
-    captured_masks,
     gradients,
     model_of,
     outputs_and_gradients,
@@ -117,39 +114,6 @@ class PackedRowTest(parameterized.TestCase):
         expected = gradients(model, batch)
         model.compile(fullgraph=True, backend="aot_eager", dynamic=False)
         torch.testing.assert_close(gradients(model, batch), expected)
-
-
-class MetadataTest(parameterized.TestCase):
-    """Tokens in front of the `<eosen>` that precedes the first sentence token are part of no sentence."""
-
-    def test_a_sentence_token_does_not_attend_to_what_is_before_the_first_eosen(self):
-        model = tiny_model()
-        first, second = SENTENCE_TOKENS[3], SENTENCE_TOKENS[1]
-        ids = torch.tensor([[7, 8, EOSEN, first, 5, EOSEN, second, 6, EOSEN, 1]])
-        with captured_masks(model) as masks:
-            model(input_ids=ids, decoder_input_ids=torch.tensor([[0]]))
-        mask = masks["encoder"][0][0, 0]
-        self.assertEqual(mask[3].nonzero().flatten().tolist(), [2, 3, 4, 5])
-        self.assertEqual(mask[6].nonzero().flatten().tolist(), [6, 7, 8, 9])
-        for place in (0, 1, 2, 4, 7, 9):  # ordinary tokens, metadata too, attend to all
-            self.assertTrue(mask[place].all())
-
-    def test_the_rule_holds_in_each_example_of_a_row(self):
-        model = tiny_model()
-        sentence = SENTENCE_TOKENS[3]
-        ids = torch.tensor([[7, EOSEN, sentence, 5, 7, 8, EOSEN, sentence, 6, sentence, 6, 5, 5]])
-        segments = torch.tensor([[1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 4, 4]])
-        with captured_masks(model) as masks:
-            model(
-                input_ids=ids,
-                decoder_input_ids=torch.zeros(1, 4, dtype=torch.long),
-                encoder_segment_ids=segments,
-                decoder_segment_ids=torch.tensor([[1, 2, 3, 4]]),
-            )
-        mask = masks["encoder"][0][0, 0]
-        attended = {q: mask[q].nonzero().flatten().tolist() for q in (0, 2, 4, 7, 9, 12)}
-        expected = {0: [0, 1, 2, 3], 2: [1, 2, 3], 4: [4, 5, 6, 7, 8], 7: [6, 7, 8], 9: [9, 10], 12: [11, 12]}
-        self.assertEqual(attended, expected)
 
 
 class RefusalTest(parameterized.TestCase):

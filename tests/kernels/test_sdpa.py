@@ -1,0 +1,39 @@
+"""The attention "depth_sdpa" has the bits of "sdpa", and one sum of mask and bias for all layers of a stack."""
+
+from unittest import mock
+
+import torch
+from absl.testing import parameterized
+
+from tiny_models import model_of, outputs_and_gradients, random_batch
+
+
+class SdpaTest(parameterized.TestCase):
+    @parameterized.product(kind=("depth", "t5", "umt5"), way=("", "autocast", "checkpointing", "reentrant"))
+    def test_outputs_and_gradients_are_those_of_sdpa_to_the_bit(self, kind, way):
+        found = []
+        for name in ("sdpa", "depth_sdpa"):
+            model, batch = model_of(kind, name).train(), random_batch(7)
+            if way in ("checkpointing", "reentrant"):
+                model.activation_checkpointing_enable({"use_reentrant": way == "reentrant"})
+                model.enable_input_require_grads()
+            with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+                outputs, gradient = outputs_and_gradients(model, batch)
+            found.append({"loss": outputs.loss.detach(), **gradient})
+        torch.testing.assert_close(*found, rtol=0, atol=0)
+
+    @parameterized.parameters(("depth", 3), ("t5", 3), ("umt5", 5))
+    def test_layers_share_what_is_added_to_their_scores(self, kind, number):
+        model, batch, added = model_of(kind, "depth_sdpa").train(), random_batch(7), []
+        attend = torch.nn.functional.scaled_dot_product_attention
+
+        def recorded(query, key, value, attn_mask, **options):
+            self.assertEqual(attn_mask.dtype, query.dtype)
+            added.append(attn_mask)
+            return attend(query, key, value, attn_mask=attn_mask, **options)
+
+        with mock.patch("torch.nn.functional.scaled_dot_product_attention", recorded):
+            with torch.autocast("cpu", torch.bfloat16):
+                model(**batch, decoder_attention_mask=batch["labels"] != -100)
+        self.assertLen(added, 6)
+        self.assertLen({mask.data_ptr() for mask in added}, number)
