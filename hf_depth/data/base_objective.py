@@ -204,13 +204,9 @@ class Objective(ABC):
         pad_to_multiple_of: int | None = None,
     ) -> Collator:
         """
-        The collator that corrupts what [`prepare`] returns: a `collator_class` with those settings of this objective
-        that are fields of it.
-
-        Args:
-            seed: with the epoch and the tokens of an example it decides what is drawn for that example.
-            padding: `"longest"`, or `"max_length"` for static shapes.
-            pad_to_multiple_of: makes both widths of a batch a multiple of this number.
+        The collator that corrupts what [`prepare`] returns, with the settings of this objective. What is drawn for an
+        example depends on `seed`, the epoch and its tokens. `padding` is `"longest"`, or `"max_length"` for static
+        shapes.
         """
         taken = {item.name for item in fields(self.collator_class)}
         arguments = {item.name: getattr(self, item.name) for item in fields(self) if item.name in taken}

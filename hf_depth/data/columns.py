@@ -13,13 +13,7 @@ CHECKED_DOCUMENTS = 1000
 
 
 def without_format(dataset: Dataset | IterableDataset) -> Dataset | IterableDataset:
-    """
-    A data set that gives plain Python values, whatever format it has (`with_format("torch")`). A transform
-    (`with_transform`) stays.
-
-    >>> without_format(Dataset.from_dict({"text": ["It rains."], "year": [1903]}).with_format("numpy", ["year"]))[0]
-    {'text': 'It rains.', 'year': 1903}
-    """
+    """A data set that gives plain Python values, whatever format it has; a transform (`with_transform`) stays."""
     if isinstance(dataset, IterableDataset):
         has_format = dataset._formatting is not None and dataset._formatting.format_type is not None
     else:
@@ -67,12 +61,7 @@ def readable_documents(
 
 
 def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[str]:
-    """
-    The documents in a batch of `datasets.map`; a missing text is an empty one. `ValueError` if one of them is no text.
-
-    >>> column_texts({"text": ["A document.", None]}, "text")
-    ['A document.', '']
-    """
+    """The documents in a batch of `datasets.map`; a missing text is an empty one. `ValueError` if one is no text."""
     for index, text in enumerate(batch[text_column]):
         if text is not None and not isinstance(text, str):
             raise UserError(

@@ -287,12 +287,7 @@ def _describe_splits(
 
 
 def described_commit(content: Any, dataset_name: str | None) -> str | None:
-    """
-    The commit of a data set of the Hub in what [`describe_source`] says of it; `None` if there is not just one.
-
-    >>> described_commit({"train": ["hf://datasets/some/data@" + 10 * "4e5f"]}, "some/data") == 10 * "4e5f"
-    True
-    """
+    """The commit of a data set of the Hub in what [`describe_source`] says of it; `None` if there is not just one."""
     found = re.findall(rf"hf://datasets/{re.escape(str(dataset_name))}@([0-9a-f]{{40}})\b", str(content))
     return found[0] if len(set(found)) == 1 else None
 
@@ -320,11 +315,13 @@ def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Seq
     text is deliberate, as in a first test, and only reported. `held_out` are the arguments of the other splits and
     their files.
     """
-    trained = set(describe_all_files("train_file", train_files)) if train_files else set()
+    trained = set(describe_all_files("train_file", train_files))
     for argument, names in held_out if trained else ():
-        contents = dict(zip(find_files(argument, names), describe_all_files(argument, names), strict=True))
-        both = [file for file, content in contents.items() if content in trained]
-        if both and trained == set(contents.values()):
+        contents = describe_all_files(argument, names)
+        both = [
+            file for file, content in zip(find_files(argument, names), contents, strict=True) if content in trained
+        ]
+        if both and trained == set(contents):
             logger.warning(
                 f"`train_file` and `{argument}` name the same text, {both[0]}: the scores will say how well it is "
                 "remembered, not how well others are read."
@@ -342,19 +339,12 @@ def hold_out(
 ) -> dict[str, Documents]:
     """
     Set documents apart from those to train on, by a hash of `split_seed` and their text: those with the lowest hashes
-    are the first split, the next ones the second.
+    are the first split, the next ones the second. `percentages` say which share of the documents each split takes:
+    roughly, at least one. `ValueError` if there are too few documents. A blank one is left to `"train"`.
 
     So the choice depends neither on the other documents nor on files, order or streaming, equal texts are in the same
     split, and a smaller first split is part of a larger one: what a discourse task tests on is part of what
     [`load_corpus`] held out, if that was at least as much.
-
-    Args:
-        documents (`Dataset` or `IterableDataset`): to choose from. A blank document is left to `"train"`.
-        percentages (`Mapping[str, float]`): the splits, and how many of the documents each takes: roughly, at least
-        one.
-
-    Returns:
-        `dict`: `"train"`, with the other documents, and the splits. `ValueError` if there are too few documents.
 
     >>> documents = Dataset.from_dict({"text": [f"Document {i}." for i in range(10)]})
     >>> splits = hold_out(documents, {"test": 5, "validation": 20})

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
 from .noise import (
     Draw,
     ExampleRandom,
@@ -27,7 +26,7 @@ from .noise import (
     run_starts,
     unit_spans,
 )
-from .noise_lengths import MAX_UNIT_LENGTH, depth_most_spans, depth_noise_counts
+from .noise_lengths import MAX_UNIT_LENGTH, check_enough_sentinels, depth_most_spans, depth_noise_counts
 
 
 class SpecialIds(NamedTuple):
@@ -244,15 +243,8 @@ def _closed(token_ids, lengths, pieces, counts, last, special_ids):
 
 
 def _check_enough_sentinels(num_spans, special_ids):
-    available = len(special_ids.sentinels)
-    if num_spans.max() > available:
-        index = int(num_spans.argmax())
-        raise UserError(
-            f"Example {index} of the batch can have {num_spans[index]} masked spans, but the tokenizer has "
-            f"{available} sentinels (`<extra_id_0>`, …), and no two spans may share one. Raise "
-            "`mean_noise_span_length`, lower `mlm_probability`, make shorter windows, or use a tokenizer with more "
-            "sentinels."
-        )
+    index = int(num_spans.argmax())
+    check_enough_sentinels(int(num_spans[index]), len(special_ids.sentinels), f"Example {index} of the batch")
 
 
 def _place_separators(token_ids, lengths, is_separator, kept, noise, num_spans):

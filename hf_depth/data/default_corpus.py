@@ -212,13 +212,6 @@ def python_docstring_documents(
     A docstring with two sentences of prose or more is a document; a long one is cut as the Python reference is. The
     documents have `text` (paragraphs, separated by newlines), `title` (the module, class or function, or a heading)
     and `source` (the module, or `package`, if all files are of one). Paragraphs in `seen` are left out; it grows.
-
-    >>> import pathlib, tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> text = "This is one sentence. This is another one."
-    >>> _ = pathlib.Path(folder.name, "module.py").write_text(f'def call():\\n    "{text}"')
-    >>> python_docstring_documents(folder.name) == [{"text": text, "title": "module.call", "source": "module"}]
-    True
     """
     root = Path(folder)
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))

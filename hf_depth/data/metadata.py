@@ -98,13 +98,6 @@ class MetadataEncoder:
     Makes the metadata columns of examples, for a preprocessor of documents, of the `columns` in their order. What is
     longer than `max_length` tokens loses tokens before its end mark; how many is counted, and told once. The tokenizer
     is not kept. `ValueError` if `max_length` leaves no room for any text.
-
-    >>> from hf_depth import train_tokenizer
-    >>> tokenizer = train_tokenizer(["The dog barked."], vocab_size=300, allow_fewer=True)
-    >>> encoder = MetadataEncoder(tokenizer, ["title", "year"])
-    >>> columns = encoder({"title": ["Dogs", None], "year": [1903, None]}, [2, 1])
-    >>> [tokenizer.decode(ids) for ids in columns["metadata_ids"]]
-    ['title: Dogs | year: 1903 |||', 'title: Dogs | year: 1903 |||', '']
     """
 
     tokenizer: InitVar[PreTrainedTokenizerBase]
@@ -151,11 +144,6 @@ def prepend_metadata(inputs: Ragged, metadata: Ragged, probability: float, rando
     """
     Put metadata before the inputs of some examples, with this probability. Both are ragged batches; metadata may have
     the length 0.
-
-    >>> random = ExampleRandom(np.arange(2, dtype=np.uint64))
-    >>> inputs, metadata = (np.array([5, 6, 7]), np.array([2, 1])), (np.array([8, 9, 9]), np.array([1, 2]))
-    >>> [values.tolist() for values in prepend_metadata(inputs, metadata, 1.0, random)]
-    [[8, 5, 6, 9, 9, 7], [3, 3]]
     """
     (values, lengths), (metadata_ids, metadata_lengths) = inputs, metadata
     is_chosen = random.uniform(Draw.METADATA) < probability  # (batch_size,)

@@ -44,12 +44,7 @@ _NAME = re.compile(r"(?!with_metadata|(.*_)?(sentence|reconstruction|eosen)$)[A-
 class MixtureSource:
     """
     A source of a mixture: a data set on the Hub, a folder, or files, with arguments of [`load_corpus`]. Its `name` is
-    that in logs and metrics; examples are drawn in proportion to `weight`. `ValueError` if one of these is out of
-    range, or if there is no text to train on.
-
-    >>> MixtureSource("novels", train_file="novels/*.jsonl.gz", weight=-1)
-    Traceback (most recent call last):
-    hf_depth.errors.UserError: `dataset_mixture`, source 'novels': `weight` must be above 0, got -1.
+    that in logs and metrics; examples are drawn in proportion to `weight`.
     """
 
     name: str
@@ -131,18 +126,17 @@ def _sources_of(item: Any) -> list[MixtureSource]:
     if isinstance(item, Mapping):
         return [_source(item)]
     text = str(item)
-    is_json = text.lstrip().startswith("{")  # which YAML reads, too
-    if "=" in text and not is_json and not Path(text).is_file():
+    if text.lstrip().startswith("{"):  # JSON, which is YAML
+        return [_source(load_yaml(text, f"`dataset_mixture`: {text}"))]
+    if "=" in text and not Path(text).is_file():
         return [_source(_key_values(text))]
     try:
-        content = text if is_json else Path(text).read_text(encoding="utf-8")
+        content = load_yaml(Path(text).read_bytes(), f"`dataset_mixture`: {text}")
     except OSError as error:
         raise UserError(
             f"`dataset_mixture`: {text!r} is neither a file that can be read ({error.strerror}) nor a source such as "
             "name=novels,weight=0.7,train_file=novels/*.jsonl.gz."
         ) from error
-    content = load_yaml(content, f"`dataset_mixture`: {text}")
-    content = [content] if is_json else content
     if not isinstance(content, list) or not all(isinstance(values, Mapping) for values in content):
         raise UserError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
     return [_source(values) for values in content]
@@ -166,12 +160,7 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
 
 
 def _key_values(text: str) -> dict[str, Any]:
-    """
-    Return the fields of a source written as `key=value,…`. A key for files may occur several times.
-
-    >>> _key_values("name=novels,weight=0.7,train_file=a.txt,train_file=b.txt")
-    {'name': 'novels', 'weight': '0.7', 'train_file': ['a.txt', 'b.txt']}
-    """
+    """The fields of a source written as `key=value,…`. A key for files may occur several times."""
     values: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -198,13 +187,9 @@ class Mixing:
         temperature (`float`, defaults to 1.0): above 0. The probability of a source is proportional to
             `weight ** (1 / temperature)`. Above 1, the probabilities are more even.
         stopping_strategy (`str`, defaults to `"all_exhausted"`): when an epoch of map-style data ends, as for
-            `datasets.interleave_datasets`. `"all_exhausted"`: when each example has come at least once.
-            `"first_exhausted"`: when one source is used up. `"all_exhausted_without_replacement"`: when each example
-            has come exactly once, so the weights only affect the order. Streams are endless and need
-            `"all_exhausted"`: a source that is used up begins its next pass.
-
-    Raises:
-        `ValueError`: if a value is out of range.
+            `datasets.interleave_datasets`: when each example has come at least once; with `"first_exhausted"`, when
+            one source is used up; with `"all_exhausted_without_replacement"`, when each example has come exactly once,
+            so the weights only affect the order. Streams are endless: a source that is used up begins its next pass.
 
     >>> Mixing({"novels": 4, "news": 1}, temperature=2).probabilities({"novels": None, "news": None})
     {'novels': 0.6666666666666666, 'news': 0.3333333333333333}

@@ -31,13 +31,7 @@ MAX_UNIT_LENGTH = 12
 
 
 def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
-    """
-    Raise `ValueError` if a setting of span corruption is out of range.
-
-    >>> check_noise(mlm_probability=15, mean_noise_span_length=3.0)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hf_depth.errors.UserError: `mlm_probability` must be between 0.001 and 0.999, got 15. It is ...
-    """
+    """Raise `ValueError` if a setting of span corruption is out of range."""
     if not MIN_NOISE_DENSITY <= mlm_probability <= MAX_NOISE_DENSITY:
         raise UserError(
             f"`mlm_probability` must be between {MIN_NOISE_DENSITY} and {MAX_NOISE_DENSITY}, got {mlm_probability}. "
@@ -47,6 +41,21 @@ def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
         raise UserError(
             f"`mean_noise_span_length` must be at least 1 and finite, got {mean_noise_span_length}. It is counted in "
             "tokens; the T5 default is 3.0."
+        )
+
+
+def check_enough_sentinels(
+    num_spans: int,
+    num_sentinels: int,
+    where: str = "Windows of these lengths",
+    remedy: str = "Raise `mean_noise_span_length`, lower `mlm_probability`",
+) -> None:
+    """Stop on more masked spans than there are sentinels."""
+    if num_spans > num_sentinels:
+        raise UserError(
+            f"{where} can have {num_spans} masked spans, but the tokenizer has {num_sentinels} sentinels "
+            f"(`<extra_id_0>`, …), and no two spans may share one. {remedy} or `max_source_length`, or use a "
+            "tokenizer with more sentinels."
         )
 
 

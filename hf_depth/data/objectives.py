@@ -23,6 +23,7 @@ from .denoisers import UL2_DENOISERS, Denoiser, denoiser_input_and_target_length
 from .mixture import Statistics
 from .noise_lengths import (
     MAX_UNIT_LENGTH,
+    check_enough_sentinels,
     depth_input_and_target_lengths,
     largest_raw_length,
     noise_counts,
@@ -31,8 +32,8 @@ from .noise_lengths import (
 )
 from .packing import LengthBounds
 from .pmi import UnitFinder, read_pmi_vocabulary
-from .preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor, check_enough_sentinels
-from .tokenization import sentence_token_ids
+from .preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor
+from .tokenization import sentence_token_ids, sentinel_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -270,7 +271,7 @@ class SpanCorruptionObjective(_PMIMasking, _T5Objective):
 
     def _check_sentinels(self, raw_length: int) -> None:
         num_spans = noise_counts(raw_length, self.mlm_probability, self.mean_noise_span_length)[1]
-        check_enough_sentinels(int(num_spans), self.tokenizer)
+        check_enough_sentinels(int(num_spans), len(sentinel_token_ids(self.tokenizer)))
 
     def length_bounds(self) -> LengthBounds:
         return partial(t5_input_and_target_lengths, **self._noise)
@@ -344,8 +345,9 @@ class MixtureOfDenoisersObjective(_T5Objective):
         return super().settings | {"denoisers": list(map(str, self.denoisers))}
 
     def _check_sentinels(self, raw_length: int) -> None:
+        num_spans, num_sentinels = most_spans(raw_length, self.denoisers), len(sentinel_token_ids(self.tokenizer))
         remedy = "Raise the `mean_length` of `denoisers`, lower their `density`"
-        check_enough_sentinels(most_spans(raw_length, self.denoisers), self.tokenizer, remedy)
+        check_enough_sentinels(num_spans, num_sentinels, remedy=remedy)
 
     def length_bounds(self) -> LengthBounds:
         return partial(denoiser_input_and_target_lengths, denoisers=self.denoisers, mode_tokens=self.mode_tokens)

@@ -34,18 +34,6 @@ class PackedPreprocessor:
     The examples of a batch of documents are put together by the lengths that they can have after corruption: however
     they are corrupted, all of a row fit into both maximum lengths. Examples and rows are in the order of the
     documents. The rows depend on `batch_size` and `num_proc` of the map.
-
-    >>> from hf_depth.data.noise_lengths import prefix_lengths
-    >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
-    >>> from hf_depth import train_tokenizer
-    >>> texts = ["The dog barked.", "The cat slept on the mat.", "It rained."]
-    >>> tokenizer = train_tokenizer(texts, vocab_size=300, allow_fewer=True)
-    >>> inner = SpanCorruptionPreprocessor(tokenizer, raw_length=32)
-    >>> rows = PackedPreprocessor(inner, prefix_lengths, 32, 32)({"text": texts})
-    >>> [tokenizer.decode(ids) for ids in rows["input_ids"]]
-    ['The dog barked. It rained.', 'The cat slept on the mat.']
-    >>> [lengths.tolist() for lengths in rows["input_ids_per_example"]]
-    [[16, 11], [24]]
     """
 
     preprocessor: Callable[[dict[str, list]], dict[str, list]]
@@ -134,13 +122,7 @@ def lengths_per_example(rows: Sequence[Mapping[str, Any]], column: str) -> np.nd
 
 
 def unpack_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """
-    The examples of packed rows, to look at; each with the numbers of its row. Others come back as they are.
-
-    >>> rows = [{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2], "num_cut_tokens": 0}]
-    >>> [example["input_ids"].tolist() for example in unpack_rows(rows)]
-    [[5], [6, 7]]
-    """
+    """The examples of packed rows, to look at; each with the numbers of its row. Others come back as they are."""
     if examples_per_row(rows) is None:
         return list(rows)
     examples = []

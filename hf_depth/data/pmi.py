@@ -258,12 +258,7 @@ def _ngram_hash(words: Iterable[str]) -> int:
 
 
 def _leftmost(starts: np.ndarray, size: int) -> np.ndarray:
-    """
-    Among ascending places, those taken from left to right by n-grams of `size` words that must not overlap.
-
-    >>> _leftmost(np.array([0, 1, 2, 3, 9]), 2)
-    array([0, 2, 9])
-    """
+    """Among ascending places, those taken from left to right by n-grams of `size` words that must not overlap."""
     chosen = []
     while len(starts):
         # One that is far enough behind the place before it is taken; those that it overlaps are dropped.
@@ -284,10 +279,6 @@ def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) ->
     these times, which is logged, and which is at most `total / max_counted`.
 
     Source: Misra and Gries (1982), "Finding repeated elements".
-
-    >>> counts, totals = count_ngrams(["New York, New York.", "A new day"])
-    >>> counts[2]["new", "york"], counts[1]["new",], totals[2]
-    (2, 3, 4)
     """
     counts: dict[int, Counter] = {size: Counter() for size in range(1, MAX_NGRAM_LENGTH + 1)}
     totals = dict.fromkeys(counts, 0)

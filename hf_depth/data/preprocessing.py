@@ -17,6 +17,7 @@ from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder
 from .noise import run_starts
 from .noise_lengths import (
     MAX_UNIT_LENGTH,
+    check_enough_sentinels,
     depth_input_and_target_lengths,
     depth_most_spans,
     depth_prefix_lengths,
@@ -91,15 +92,13 @@ class SpanCorruptionPreprocessor(Preprocessor):
     in the example). No token is lost, but a text of fewer than two tokens gives no example.
 
     Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
-        raw_length (`int`): most tokens of a window before corruption, see [`largest_raw_length`]; at least 3.
-        text_column (`str`, defaults to `"text"`): the column that holds the documents.
-        pack_examples (`bool`, defaults to `False`): join the documents of a batch, with `</s>` between them, before
-            they are cut. All windows but the last of a batch are then full, but for a `</s>` at an end, which is left
-            out. The windows depend on `batch_size` and `num_proc` of the map. Not with units or metadata.
-        units ([`UnitFinder`], *optional*): finds the units of each window that are masked as a whole, whose lengths
-            are the column `unit_lengths`.
-        metadata ([`MetadataEncoder`], *optional*): adds its columns to each example.
+        tokenizer: any T5 tokenizer. Not kept.
+        raw_length: most tokens of a window before corruption, see [`largest_raw_length`]; at least 3.
+        pack_examples: join the documents of a batch, with `</s>` between them, before they are cut. All windows but
+            the last of a batch are then full, but for a `</s>` at an end, which is left out. The windows depend on
+            `batch_size` and `num_proc` of the map. Not with units or metadata.
+        units: finds the units of each window that are masked as a whole, whose lengths are the column `unit_lengths`.
+        metadata: adds its columns to each example.
 
     >>> from hf_depth import train_tokenizer
     >>> text = "The dog barked. The cat slept."
@@ -191,19 +190,14 @@ class DepthPreprocessor(Preprocessor):
     the others). A document without tokens gives no example.
 
     Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
-        max_source_length, max_target_length (`int`): most tokens of a corrupted input and of a target, special tokens
-            included.
-        mlm_probability, mean_noise_span_length (`float` or `None`): the noise that there will be, see [`check_noise`];
-            `None` for prefix language modelling, which masks nothing.
-        max_sentences (`int`, defaults to 20): most sentences of a window, not more than there are sentence tokens.
-        min_sentences (`int`, defaults to 1): leave out windows of fewer sentences.
-        language (`str`, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
-        text_column, units, metadata: as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence.
-
-    Raises:
-        `ValueError`: if no sentence fits into the lengths, or a window can have more masked spans than there are
-            sentinels.
+        tokenizer: any T5 tokenizer. Not kept.
+        max_source_length, max_target_length: most tokens of a corrupted input and of a target, special ones included.
+        mlm_probability, mean_noise_span_length: the noise that there will be, see [`check_noise`]; `None` for prefix
+            language modelling, which masks nothing.
+        max_sentences: most sentences of a window, not more than there are sentence tokens.
+        min_sentences: leave out windows of fewer sentences.
+        language: of the documents, see [`get_sentence_splitter`].
+        units, metadata: as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence.
 
     >>> from hf_depth import train_tokenizer
     >>> text = "The dog barked. The cat slept. It rained."
@@ -237,7 +231,7 @@ class DepthPreprocessor(Preprocessor):
         if self.mlm_probability is not None:
             num_sentences = np.arange(1, len(self.capacities) + 1)  # (len(capacities),)
             spans = depth_most_spans(np.array(self.capacities), num_sentences, *noise, max_unit_length)
-            check_enough_sentinels(int(spans.max()), tokenizer)
+            check_enough_sentinels(int(spans.max()), len(sentinel_token_ids(tokenizer)))
 
     @property
     def versions(self) -> dict[str, Any]:
@@ -275,12 +269,10 @@ class DepthPreprocessor(Preprocessor):
 
     def _groups(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
         """
-        Windows of sentences none of which has to be cut.
-
-        If windows were filled one after the other, each would begin with the sentence that was too long for the one
-        before: lengths would show the order of the sentences. So the places where a window begins and ends depend on
-        lengths only through sums over whole windows or over groups that contain them: any order of the sentences of a
-        window would have given the same windows.
+        Windows of sentences none of which has to be cut. The places where a window begins and ends depend on lengths
+        only through sums over whole windows, or over groups that contain them: any order of the sentences of a window
+        would have given the same windows. (Filled one after the other, each would begin with the sentence that was too
+        long for the one before: lengths would show the order.)
         """
         if not sentences:
             return
@@ -315,21 +307,6 @@ def _equal_parts(sentences: list[list[int]], number: int) -> Iterator[list[list[
         yield sentences[part * len(sentences) // number : (part + 1) * len(sentences) // number]
 
 
-def check_enough_sentinels(
-    num_spans: int,
-    tokenizer: PreTrainedTokenizerBase,
-    remedy: str = "Raise `mean_noise_span_length`, lower `mlm_probability`",
-) -> None:
-    """Stop, before any text is prepared, if windows can have more masked spans than the tokenizer has sentinels."""
-    available = len(sentinel_token_ids(tokenizer))
-    if num_spans > available:
-        raise UserError(
-            f"Windows of these lengths can have {num_spans} masked spans, but the tokenizer has {available} sentinels "
-            f"(`<extra_id_0>`, …), and no two spans may share one. {remedy} or `max_source_length`, or use a "
-            "tokenizer with more sentinels."
-        )
-
-
 def depth_capacities(
     max_source_length: int,
     max_target_length: int,
@@ -343,9 +320,6 @@ def depth_capacities(
     example of `n` sentences with at most that many tokens fits into both maximum lengths, however it is corrupted. The
     list ends at `max_sentences`, or before it, where not even one token per sentence fits; `ValueError` if that is at
     once.
-
-    >>> depth_capacities(64, 64, mlm_probability=0.3, mean_noise_span_length=3.0, max_sentences=3)
-    [75, 72, 68]
     """
     num_sentences = np.arange(1, max_sentences + 1)[:, None]  # (max_sentences, 1)
     # The input keeps `1 - mlm_probability` of the tokens, so that no more than these can fit.
@@ -379,13 +353,6 @@ def prepare_dataset(
     Map documents, map-style or streamed, to examples of token ids, dropping all other columns. A result that
     `datasets` has cached is reused. Of a map-style data set, the documents that give no example are counted and
     logged. `ValueError` if a column is missing or holds something else than text.
-
-    >>> from hf_depth import train_tokenizer
-    >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", ""]})
-    >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
-    >>> examples = prepare_dataset(documents, SpanCorruptionPreprocessor(tokenizer, raw_length=100), desc=None)
-    >>> examples.column_names, len(examples)
-    (['input_ids', 'num_cut_tokens', 'num_documents'], 2)
     """
     text_column, *metadata_columns = preprocessor.input_columns
     dataset, columns = readable_documents(dataset, text_column, metadata_columns)

@@ -85,28 +85,14 @@ class ExampleStream(TrainingStream):
     """
     An endless stream of training examples from a stream of documents, made by [`Objective.prepare_splits`].
 
-    An example has the columns of the preprocessor, and `stream_epoch` (`int`), the number of passes before this one;
-    collators draw the noise by it.
+    An example has the columns of the preprocessor, and `stream_epoch`, the number of passes before this one; collators
+    draw the noise by it. `ValueError` if the documents are repeated by `.repeat(...)`.
 
     Args:
-        documents (`IterableDataset`): one document per row.
-        preprocessor ([`SpanCorruptionPreprocessor`], …): makes examples from documents.
-        seed (`int`, defaults to 42): the seed of the order.
-        buffer_size (`int`, defaults to 10_000): how many consecutive examples of a consumer are shuffled together.
-        whole_shards (`bool`, defaults to `False`): if there are enough files, each consumer reads files of its own and
-            downloads no others. By default, each reads all files and takes an equal share of their documents.
-
-    Raises:
-        `ValueError`: if the documents are repeated by `.repeat(...)`.
-
-    >>> from datasets import Dataset
-    >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
-    >>> from hf_depth import train_tokenizer
-    >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", "It rained."]})
-    >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
-    >>> stream = ExampleStream(documents.to_iterable_dataset(), SpanCorruptionPreprocessor(tokenizer, raw_length=100))
-    >>> [(tokenizer.decode(example["input_ids"]), example["stream_epoch"]) for example in islice(stream, 4)]
-    [('It rained.', 0), ('The cat slept.', 0), ('The dog barked.', 0), ('The dog barked.', 1)]
+        seed: the seed of the order.
+        buffer_size: how many consecutive examples of a consumer are shuffled together.
+        whole_shards: if there are enough files, each consumer reads files of its own and downloads no others. By
+            default, each reads all files and takes an equal share of their documents.
     """
 
     documents: IterableDataset

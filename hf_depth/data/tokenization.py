@@ -259,17 +259,8 @@ def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) ->
     """
     Add the mode tokens of a mixture of denoisers, such as `[R]`, to a tokenizer, as special tokens; those that it has
     stay as they are. It is changed in place, and returned. Behind the T5 vocabulary, there is room for three of them
-    and the tokens of [`add_sentence_tokens`] in the 32,128 rows of a T5 embedding.
-
-    Raises:
-        `ValueError`: if the vocabulary has one of them with another meaning.
-
-    >>> from hf_depth import train_tokenizer
-    >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
-    >>> size = len(tokenizer)
-    >>> tokenizer = add_mode_tokens(tokenizer, ["[R]", "[S]", "[R]"])
-    >>> [token_id - size for token_id in tokenizer.convert_tokens_to_ids(["[R]", "[S]"])]
-    [0, 1]
+    and the tokens of [`add_sentence_tokens`] in the 32,128 rows of a T5 embedding. `ValueError` if the vocabulary has
+    one of them with another meaning.
     """
     modes = list(dict.fromkeys(modes))
     missing = [mode for mode in modes if _token_id(tokenizer, mode) is None]
@@ -441,10 +432,7 @@ class TextEncoder:
 
 def text_parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     """
-    Texts in parts to be encoded one after the other: a part ends with the text that brings it to `CHARACTERS_AT_ONCE`.
-
-    >>> [len(part) for part in text_parts(["book " * 400_000] * 5)]
-    [2, 2, 1]
+    Texts in parts to be encoded one after the other: each ends with the text that brings it to `CHARACTERS_AT_ONCE`.
     """
     start, size = 0, 0
     for end, text in enumerate(texts, start=1):
@@ -475,8 +463,9 @@ def layout_document(
     Sentence tokens count up from the first. If there are more sentences than sentence tokens, the rest follow the last
     sentence token as one long sentence. Without a sentence, there is `</s>` alone.
 
-    >>> layout_document([[5, 6], [7]], sentence_token_ids=[100, 101], eosen_token_id=120, eos_token_id=1)
-    [120, 100, 5, 6, 120, 101, 7, 120, 1]
+    >>> ids = {"sentence_token_ids": [100, 101], "eosen_token_id": 120, "eos_token_id": 1}
+    >>> layout_document([[5, 6], [7]], **ids), layout_document([[5], [6], [7], [8]], **ids), layout_document([], **ids)
+    ([120, 100, 5, 6, 120, 101, 7, 120, 1], [120, 100, 5, 120, 101, 6, 7, 8, 120, 1], [1])
     """
     if not sentences:
         return [eos_token_id]
@@ -506,8 +495,7 @@ def _plain_backend(serialized: str) -> tuple[str, bool]:
     A tokenizer's backend that has the same ids, but finds no special token in text; and whether it encodes words.
 
     `split_special_tokens=True` is not enough: `</s>`, `<unk>`, `<pad>` and the sentinels are also pieces of a T5
-    vocabulary, where the unigram model finds them; those of mT5 are nothing else. Here they get names with a space:
-    text is cut at its spaces before the model sees it, so that no piece of text has one.
+    vocabulary. Here they get names with a space: text is cut at its spaces before the model sees it.
     """
     state = json.loads(serialized)
     vocabulary = state["model"]["vocab"]

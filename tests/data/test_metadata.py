@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
-from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
 from hf_depth.data.metadata import MetadataEncoder, metadata_prefix
 from hf_depth.data.objectives import (
     DepthObjective,
@@ -165,16 +165,6 @@ class PreparationTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, "no column 'titel'.*'text', 'title', 'year'. Did you mean 'title'?"):
             objective.prepare_splits(corpus)
 
-    @parameterized.parameters(
-        ({"max_metadata_length": 3}, "`max_metadata_length` must be above 3, the tokens of ' |||', got 3"),
-        ({"max_metadata_length": 49}, "`max_metadata_length` must be between 1 and half of `max_source_length`=96"),
-        ({"metadata_columns": [], "metadata_probability": 0.9}, "`metadata_probability` .* needs `metadata_columns`"),
-        ({"pack_examples": True}, "`pack_examples` joins documents"),
-    )
-    def test_settings_that_contradict_each_other_are_refused(self, changes, message):
-        with self.assertRaisesRegex(ValueError, message):
-            SpanCorruptionObjective(TOKENIZER, **LENGTHS | COLUMNS | changes)
-
 
 class CollatorTest(parameterized.TestCase):
     def collated(self, objective, probability, examples=None, **changes):
@@ -204,14 +194,6 @@ class CollatorTest(parameterized.TestCase):
         # The draws of the epochs are independent.
         both = (lengths[0] * lengths[1]).float().mean().item()
         self.assertAlmostEqual(both, 0.3**2, delta=0.03)
-
-    @parameterized.parameters(DataCollatorForDepth, DataCollatorForT5SpanCorruption)
-    def test_it_does_not_depend_on_the_batch_which_examples_have_metadata(self, collator):
-        examples = list(DepthObjective(TOKENIZER, **LENGTHS, **COLUMNS).prepare(documents()))
-        together = rows(collator(TOKENIZER)(examples))
-        self.assertEqual([rows(collator(TOKENIZER)([example]))[0] for example in examples], together)
-        lists = [{name: np.asarray(value).tolist() for name, value in example.items()} for example in examples]
-        self.assertEqual(rows(collator(TOKENIZER)(lists)), together)
 
     def test_a_collator_and_its_workers_hear_of_another_probability(self):
         examples, without = self.collated(DepthObjective, 0.0)

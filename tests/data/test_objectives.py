@@ -23,6 +23,7 @@ from hf_depth.data.tokenization import add_mode_tokens, add_sentence_tokens, sen
 TOKENIZER = add_mode_tokens(tiny_tokenizer(sentence_tokens=True), ["[R]", "[S]", "[X]"])
 TEXTS = [*DOCUMENTS, SENTENCES[0], "", " ".join(SENTENCES)]
 LENGTHS = {"max_source_length": 128, "max_target_length": 96}
+METADATA = {"metadata_columns": ["url"]}
 
 
 def documents(texts=TEXTS):
@@ -138,6 +139,22 @@ class ObjectiveTest(parameterized.TestCase):
         (MixtureOfDenoisersObjective, {"denoisers": [Denoiser(0.2, mode="[Z]")]}, "no mode token `.Z.`.*add_mode"),
         (MixtureOfDenoisersObjective, {"max_source_length": 2048}, "masked spans.*sentinels.*length` of `denoisers`"),
         (DepthObjective, {"max_source_length": 10**9}, "`max_source_length` must be between 1 and 131072, got 1000"),
+        (SpanCorruptionObjective, {"packed_source_length": 100}, "`packed_source_length` has no effect: .* `packing`"),
+        (SpanCorruptionObjective, {"packing": True, "packed_target_length": 10}, "`packed_target_length` 10 is below"),
+        (SpanCorruptionObjective, {"packing": True, "pack_examples": True}, "`pack_examples` joins .*`packing`"),
+        (DepthPrefixLMObjective, {"packing": True}, "not for the objective 'prefix_lm' of a depth model"),
+        (
+            SpanCorruptionObjective,
+            METADATA | {"max_metadata_length": 3},
+            "must be above 4, the tokens of ' .*', got 3",
+        ),
+        (
+            SpanCorruptionObjective,
+            METADATA | {"max_metadata_length": 257},
+            "must be between 1 and half of `max_source_",
+        ),
+        (SpanCorruptionObjective, METADATA | {"pack_examples": True}, "`pack_examples` joins documents"),
+        (SpanCorruptionObjective, {"metadata_probability": 0.9}, "`metadata_probability` .* needs `metadata_columns`"),
     )
     def test_wrong_settings_are_refused_by_name(self, objective, settings, message):
         with self.assertRaisesRegex(ValueError, message):

@@ -11,7 +11,6 @@ from datasets import Dataset
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DepthObjective, PrefixLMObjective, SpanCorruptionObjective
-from hf_depth.data.objectives import DepthPrefixLMObjective
 from hf_depth.data.packing import PER_EXAMPLE, pack, unpack_rows
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -104,26 +103,6 @@ class RowsTest(parameterized.TestCase):
             self.assertEqual(statistics["train"]["rows"], 4)
             for split in ("validation", "test"):
                 self.assertNotIn("input_ids" + PER_EXAMPLE, data[split].column_names)
-
-
-class SettingsTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (
-            SpanCorruptionObjective,
-            {"packed_source_length": 100},
-            "`packed_source_length` has no effect: it needs `packing`",
-        ),
-        (SpanCorruptionObjective, {"packing": True, "packed_target_length": 10}, "`packed_target_length` 10 is below"),
-        (
-            SpanCorruptionObjective,
-            {"packing": True, "pack_examples": True},
-            "`pack_examples` joins documents, .*`packing`",
-        ),
-        (DepthPrefixLMObjective, {"packing": True}, "not for the objective 'prefix_lm' of a depth model"),
-    )
-    def test_settings_that_contradict_each_other_are_refused(self, kind, settings, message):
-        with self.assertRaisesRegex(ValueError, message):
-            kind(TOKENIZER, max_source_length=96, **settings)
 
 
 class CollatorTest(parameterized.TestCase):

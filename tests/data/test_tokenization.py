@@ -32,7 +32,6 @@ from hf_depth.data.tokenization import (
     check_sentence_tokens,
     encode_sentences,
     eosen_token_id,
-    layout_document,
     load_tokenizer,
     mode_token_id,
     sentence_token_ids,
@@ -248,19 +247,6 @@ class EncodeSentencesTest(parameterized.TestCase):
         self.assertEqual(
             encode_sentences(["\u200b\n\nWords."], ENCODER, get_sentence_splitter()), [ENCODER(["Words."])]
         )
-
-
-class LayoutDocumentTest(parameterized.TestCase):
-    IDS = {"sentence_token_ids": [100, 101, 102], "eosen_token_id": 120, "eos_token_id": 1}
-
-    @parameterized.parameters(
-        ([], [1]),
-        ([[5]], [120, 100, 5, 120, 1]),
-        ([[5, 6], [7]], [120, 100, 5, 6, 120, 101, 7, 120, 1]),
-        ([[5], [6], [7], [8], [9]], [120, 100, 5, 120, 101, 6, 120, 102, 7, 8, 9, 120, 1]),
-    )
-    def test_sentences_count_up_and_the_tail_shares_the_last_sentence_token(self, sentences, expected):
-        self.assertEqual(layout_document(sentences, **self.IDS), expected)
 
 
 @functools.cache
