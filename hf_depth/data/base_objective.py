@@ -72,10 +72,6 @@ class Objective(ABC):
 
     Raises:
         `ValueError`: for values out of range, or if an example can have more masked spans than there are sentinels.
-
-    >>> from hf_depth.data.objectives import OBJECTIVES
-    >>> sorted(name for _, name in OBJECTIVES), all(issubclass(kind, Objective) for kind in OBJECTIVES.values())
-    (['mixture_of_denoisers', 'prefix_lm', 'prefix_lm', 'span_corruption', 'span_corruption'], True)
     """
 
     # Which models it trains (a key of `models.loading.MODEL_TYPES`), and its name for that kind of model.
@@ -295,17 +291,14 @@ class Objective(ABC):
 
         Args:
             corpus: splits `train`, `validation`, `test` (or some of them), see [`load_corpus`].
-            text_column, num_proc, overwrite_cache: as for [`prepare`].
             max_samples: the most examples of each split, of a mixture from each source.
             main_process_first: makes the context in which one process prepares before the others.
             seed, shuffle_buffer_size, whole_shards: of a stream to train on, see [`ExampleStream`].
+            text_column, num_proc, overwrite_cache: as for [`prepare`].
 
         Returns:
             The prepared splits, and the [`dataset_statistics`] of those whose length is known; also those of each
             source of a mixture, such as `"novels train"`.
-
-        Raises:
-            `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
         """
         if not isinstance(corpus, Mapping):
             raise UserError(

@@ -249,8 +249,8 @@ def _check_enough_sentinels(num_spans, special_ids):
 
 def _place_separators(token_ids, lengths, is_separator, kept, noise, num_spans):
     """
-    Put separators where no span is masked. `kept` and `noise` count tokens of the text alone. Returns the tokens with
-    each separator at its new place, and how many tokens, separators included, are kept before each masked span.
+    Put separators where no span is masked. Returns the tokens with each separator at its new place, and how many
+    tokens, separators included, are kept before each masked span.
     """
     places = np.cumsum(~is_separator)[is_separator]  # (num_separators,): tokens of the text before each
     examples = np.repeat(np.arange(len(lengths)), lengths)[is_separator]  # (num_separators,)
@@ -266,9 +266,8 @@ def _place_separators(token_ids, lengths, is_separator, kept, noise, num_spans):
 
 def _cut_spans(kept, noise, sentence_lengths):
     """
-    Cut kept and masked spans at the ends of sentences, into pieces: kept tokens and then masked tokens of one
-    sentence, either of them possibly none. Returns both counts of each piece, and the index of every sentence's first
-    piece.
+    Cut kept and masked spans at the ends of sentences, into pieces: kept tokens, then masked tokens of one sentence,
+    either possibly none. Returns both counts of each piece, and the index of every sentence's first piece.
     """
     span_ends, sentence_ends = np.cumsum(kept + noise), np.cumsum(sentence_lengths)
     is_span_end, is_sentence_end = np.zeros((2, sentence_ends[-1] + 1), bool)
@@ -285,9 +284,8 @@ def _cut_spans(kept, noise, sentence_lengths):
 
 def _replace_noise(token_ids, kept, noise, sentinels, rooms=(0, 0)):
     """
-    Kept tokens with a sentinel for every masked span, and masked spans with their sentinel before them. `kept` and
-    `noise` count tokens that follow each other, `(num_pieces,)`. `rooms` are places that are left to the caller after
-    each piece in the input, and after each masked span in the target.
+    Kept tokens with a sentinel for every masked span, and masked spans with their sentinel before them. `rooms` are
+    places that are left to the caller after each piece in the input, and after each masked span in the target.
     """
     is_span = noise > 0  # (num_pieces,)
     ends = np.cumsum(kept + noise)  # (num_pieces,)

@@ -275,8 +275,7 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
     `objective="mixture_of_denoisers"` (UL2): each example draws one of the `denoisers`, which says how much is masked
     and in what spans, and the input begins with its mode token.
 
-    Examples have a column `input_ids`, at least two token ids each, as [`SpanCorruptionPreprocessor`] makes them. The
-    sentences of [`DepthPreprocessor`] are one text.
+    Examples have a column `input_ids`, at least two token ids each, as [`SpanCorruptionPreprocessor`] makes them.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with `<extra_id_0>`, `<extra_id_1>`, …
@@ -290,13 +289,11 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         seed (`int`, defaults to 42): with the epoch and an example's tokens it determines what is drawn for it.
         whole_units (`bool`, defaults to `False`): span corruption masks whole units, whose lengths are the column
             `unit_lengths`, see [`unit_spans`] and `data.pmi`.
-        packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row of several examples; by
-            default those of an example.
+        packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row of several examples.
         metadata_probability (`float`, defaults to 0.5): with which the metadata of an example stand before its input.
         objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"` or `"mixture_of_denoisers"`.
         denoisers (`Sequence[Denoiser]`, defaults to those of UL2): of the mixture, see [`Denoiser`].
-        mode_tokens (`bool`, defaults to `True`): inputs of the mixture begin with a mode token, see
-            [`add_mode_tokens`].
+        mode_tokens (`bool`, defaults to `True`): inputs of the mixture begin with a mode token.
 
     >>> from hf_depth import DataCollatorForT5SpanCorruption, train_tokenizer
     >>> text = "The dog barked at the cat. The cat slept on the mat."

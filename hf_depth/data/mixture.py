@@ -266,9 +266,8 @@ class DocumentMixture(dict[str, Dataset | IterableDataset]):
 
     def texts(self, seed: int = 42) -> Iterator[str | None]:
         """
-        Yield texts in the proportions of the mixture until each source has been read once, to train a tokenizer.
-
-        A source that is used up earlier begins again. The seed is that of the order of the sources.
+        Yield texts in the proportions of the mixture until each source has been read once, to train a tokenizer. A
+        source that is used up earlier begins again.
         """
         sizes = {name: len(part) if isinstance(part, Dataset) else None for name, part in self.items()}
         if None not in sizes.values():
@@ -345,10 +344,8 @@ def summed_statistics(statistics: Sequence[Statistics]) -> Statistics:
 class MixtureDataset(torch.utils.data.Dataset):
     """
     One epoch of map-style examples of several sources, made by [`mix_examples`], interleaved as by
-    `datasets.interleave_datasets`.
-
-    The order of the sources is the same in each epoch. Within a source, an epoch continues after the last example of
-    the previous epoch. So every example of a source comes equally often, or once more.
+    `datasets.interleave_datasets`. The order of the sources is the same in each epoch. Within a source, an epoch
+    continues after the last example of the previous one: so every example comes equally often, or once more.
     """
 
     def __init__(self, examples: Mapping[str, Dataset], mixing: Mixing, seed: int = 42):
@@ -411,9 +408,8 @@ def _sources_of_an_epoch(
     sizes: np.ndarray, probabilities: Sequence[float], seed: int, stopping_strategy: str
 ) -> np.ndarray:
     """
-    Return the sources of the examples of an epoch, int32 of shape `(epoch_size,)`.
-
-    The draws are those of `datasets.interleave_datasets`, whose own list takes a kilobyte for each example.
+    The sources of the examples of an epoch, int32 of shape `(epoch_size,)`. The draws are those of
+    `datasets.interleave_datasets`, whose own list takes a kilobyte for each example.
     """
     random, blocks, counts = np.random.default_rng(seed % 2**64), [], np.zeros(len(sizes), np.int64)
     is_over = np.any if stopping_strategy == "first_exhausted" else np.all
@@ -431,11 +427,9 @@ def _sources_of_an_epoch(
 @dataclass
 class MixtureStream(TrainingStream):
     """
-    An endless stream of the examples of several streams, made by [`mix_examples`].
-
-    Each consumer draws its sources itself, so the proportions hold for each of them. A source that is used up begins
-    its next pass. The examples have a column `ended_passes` (`int`): how many passes over their source have ended
-    since its last example.
+    An endless stream of the examples of several streams, made by [`mix_examples`]. Each consumer draws its sources
+    itself, so the proportions hold for each of them. A source that is used up begins its next pass. The examples have
+    a column `ended_passes`: how many passes over their source have ended since its last example.
     """
 
     streams: dict[str, ExampleStream]

@@ -95,12 +95,7 @@ def depth_noise_counts(
 def t5_input_and_target_lengths(
     num_tokens: Count, noise_density: float, mean_noise_span_length: float, max_unit_length: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Lengths of a T5 example after corruption: exact ones, or, where whole units are masked, the largest possible.
-
-    >>> [int(length) for length in t5_input_and_target_lengths(568, 0.15, 3.0)]
-    [512, 114]
-    """
+    """Lengths of a T5 example after corruption: exact ones, or, where whole units are masked, the largest possible."""
     num_noise, num_spans = noise_counts(num_tokens, noise_density, mean_noise_span_length)
     return _largest_lengths(np.asarray(num_tokens), num_noise, num_spans, max_unit_length)
 

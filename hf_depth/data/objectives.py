@@ -178,8 +178,7 @@ class DepthObjective(_PMIMasking, _DepthObjective):
             tokens, special tokens included. A longer document becomes several examples, cut between sentences.
         mlm_probability (`float`, defaults to 0.3): the noise density, the share of the tokens to mask.
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens.
-        pmi_vocab_file (`str`, *optional*): collocations that are masked as a whole, as other words are then, see
-            [`read_pmi_vocabulary`] and [`unit_spans`].
+        pmi_vocab_file (`str`, *optional*): collocations that are masked as a whole, see [`read_pmi_vocabulary`].
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples whose sentences are shuffled.
         max_sentences (`int`, *optional*): most sentences of an example; by default the number of sentence tokens.
         min_sentences (`int`, defaults to 1): leave out examples with fewer sentences. One sentence has no order.
@@ -212,17 +211,10 @@ class DepthPrefixLMObjective(_DepthObjective):
     """
     Prefix language modelling for DEPTH: a text is cut at a random place between two sentences. The model reads those
     before, in some examples shuffled; it names them in their true order, and writes those that follow. Nothing is
-    masked.
-
-    Args:
-        tokenizer: with sentence tokens, see [`add_sentence_tokens`].
-        min_sentences (`int`, defaults to 1): leave out examples with fewer sentences. Less than 2 stands for 2: one to
-            read, and one to write.
-        more: lengths and sentence settings of [`DepthObjective`], metadata of [`Objective`].
+    masked. An example has two sentences or more: one to read, and one to write.
 
     >>> from datasets import Dataset
     >>> from hf_depth import add_sentence_tokens, train_tokenizer
-    >>> from hf_depth.data.objectives import DepthPrefixLMObjective
     >>> documents = Dataset.from_dict({"text": ["The dog barked. The cat slept. It rained."]})
     >>> tokenizer = add_sentence_tokens(train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True))
     >>> objective = DepthPrefixLMObjective(tokenizer, max_source_length=64, sentence_shuffling_probability=1.0)

@@ -100,14 +100,7 @@ class UnitFinder:
     spaces it is a token. Collocations are compared by the hashes of their words, without regard to case. Long ones are
     preferred to shorter ones, and of the same length those further to the left. A token such as `2018,` is the word
     `2018`, at which collocations end. A word of more than `MAX_UNIT_LENGTH` (12) tokens is several units, and a
-    collocation of more is none.
-
-    Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): with a SentencePiece vocabulary. Not kept.
-        ngrams (`Iterable[str]`): the collocations, words separated by spaces, see [`read_pmi_vocabulary`].
-
-    Raises:
-        `ValueError`: if the vocabulary of the tokenizer does not mark spaces.
+    collocation of more is none. The tokenizer is not kept; `ValueError` if its vocabulary does not mark spaces.
 
     >>> from hf_depth import train_tokenizer
     >>> tokenizer = train_tokenizer(["He saw New York."], vocab_size=300, allow_fewer=True)
@@ -333,13 +326,9 @@ def build_pmi_vocabulary(
 ) -> list[str]:
     """
     The collocations of a corpus, which is read once and not held: of the n-grams of two to five words, those of the
-    highest [`pmi`]. For each length, they are in the order of their PMI; words are in lower case.
-
-    Args:
-        size (`int`, defaults to 800,000): the most n-grams: half of them bigrams, a quarter trigrams, an eighth of
-            four and of five words each, as in the paper.
-        min_count (`int`, defaults to 10): leave out n-grams that come less often. `ValueError` if none is left.
-        max_counted (`int`, defaults to 10,000,000): see [`count_ngrams`].
+    highest [`pmi`]. For each length, they are in the order of their PMI; words are in lower case. At most `size` are
+    kept: half of them bigrams, a quarter trigrams, an eighth of four and of five words each, as in the paper. Those
+    that come less than `min_count` times are left out; `ValueError` if none is left.
 
     >>> texts = ["He saw New York. She saw it, too.", "In New York it rained.", "It rained on it."]
     >>> build_pmi_vocabulary(texts, size=4, min_count=2)

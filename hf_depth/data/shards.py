@@ -70,13 +70,10 @@ class ShardFolder:
     """
     A finished folder of shards. Open one with [`ShardFolder.open`], write one with [`prepare_shards`].
 
-    Args:
-        folder: the path of the folder.
-        manifest: its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `sources` (their counts),
-            `shards` (the number of `examples` and the `digest` of each).
+    The `manifest` is its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `sources` (their counts),
+    `shards` (the number of `examples` and the `digest` of each).
 
     >>> import tempfile
-    >>> from datasets import Dataset
     >>> from hf_depth import ShardFolder, SpanCorruptionObjective, prepare_shards, train_tokenizer
     >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", ""]})
     >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
@@ -334,14 +331,13 @@ def prepare_shards(
     """
     Prepare documents as [`Objective.prepare`] does, and write the examples to a folder of shards.
 
-    The memory does not grow with the corpus. Shards of an earlier call with the same arguments are kept. See the
-    example of [`ShardFolder`].
+    The memory does not grow with the corpus. Shards of an earlier call with the same arguments are kept.
 
     Args:
         corpus: the splits of [`load_corpus`], without streams. A split is one data set, or several by the names of
             their sources. The mixing of a [`DocumentMixture`] is saved, too.
-        objective: the objective. Its tokenizer is saved, too.
-        folder: the folder for the shards: new, empty, or from an earlier call.
+        objective: what prepares them. Its tokenizer is saved, too.
+        folder: new, empty, or from an earlier call.
         text_column: the column with the documents. The sources of a [`DocumentMixture`] have their own.
         num_proc: the number of processes.
         shard_size: about how many bytes of text a shard holds.
