@@ -1,22 +1,12 @@
-"""
-Replacing files at once, manifests of folders, and errors of full disks.
-
-A manifest (`manifest.json`) lists the files of a folder with their sizes and SHA-256. Checkpoints have one.
-"""
+"""Replacing files at once, and errors of full disks."""
 
 import contextlib
 import errno
-import hashlib
-import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-from .errors import UserError
 
 MANIFEST_FILE = "manifest.json"
 # The folder for unfinished files. The Trainer does not take it for a checkpoint, and uploads leave out `_*`.
@@ -47,79 +37,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-# ---- Manifests ------------------------------------------------------------------------------------------------------
-
-
-def list_files(folder: str | os.PathLike) -> list[str]:
-    """Return the files in a folder and its subfolders, without manifests, as sorted relative paths with `/`."""
-    paths = (path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
-    return sorted(path for path in paths if path != MANIFEST_FILE)
-
-
-def file_entry(path: Path, sync: bool = False) -> dict[str, Any]:
-    """Return size and SHA-256 of a file, as a manifest holds them. With `sync`, flush it to the disk as well."""
-    with path.open("rb+" if sync else "rb") as file:
-        if sync:
-            os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"size": file.tell(), "sha256": digest}
-
-
-def file_entries(folder: str | os.PathLike, paths: Iterable[str], sync: bool = False) -> dict[str, dict[str, Any]]:
-    """Return [`file_entry`] for several files of a folder by their relative paths, computed by several threads."""
-    paths = list(paths)
-    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the GIL
-        entries = pool.map(lambda path: file_entry(Path(folder, path), sync), paths)
-        return dict(zip(paths, entries, strict=True))
-
-
-def write_manifest(
-    folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]], sync: bool = True, **more: Any
-) -> None:
-    """Write the manifest of a folder: its files, see [`file_entries`], and other fields, such as the step."""
-    text = json.dumps({**more, "files": dict(sorted(files.items()))}, indent=2)
-    if not sync:
-        Path(folder, MANIFEST_FILE).write_text(text, encoding="utf-8")
-        return
-    replace_text(Path(folder, MANIFEST_FILE), text)
-    for below in {Path(folder, file).parent for file in files} | {Path(folder)}:
-        sync_folder(below)
-
-
-def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
-    """Return the manifest of a folder; `None` if it has none. `ValueError` if it cannot be read."""
-    path = Path(folder, MANIFEST_FILE)
-    if not path.is_file():
-        return None
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        files = {name: {**entry, "size": entry["size"]} for name, entry in manifest["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{MANIFEST_FILE} cannot be read ({error})") from error
-    return manifest | {"files": files}
-
-
-def damaged_file(folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """
-    Return which file is missing or has changed, and how; `None` if all files are as the manifest says. A file without
-    a hash is compared by its size.
-    """
-    for name, entry in files.items():
-        path = Path(folder, name)
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != entry["size"]:
-            return f"{name} has {path.stat().st_size:,} bytes instead of {entry['size']:,}"
-    hashed = [name for name, entry in files.items() if "sha256" in entry]
-    for name, found in file_entries(folder, hashed).items():
-        if found["sha256"] != files[name]["sha256"]:
-            return f"{name} has another content (SHA-256) than when it was written"
-    return None
-
-
-# ---- Full disks -----------------------------------------------------------------------------------------------------
 
 
 def is_full_disk(error: BaseException, folder: str | os.PathLike) -> bool:

@@ -9,15 +9,7 @@ import torch
 from absl.testing import absltest, parameterized
 from safetensors.torch import save_file
 
-from hf_depth.disk import (
-    damaged_file,
-    file_entries,
-    is_full_disk,
-    list_files,
-    read_manifest,
-    replace_text,
-    write_manifest,
-)
+from hf_depth.disk import is_full_disk, replace_text
 
 
 class DiskTestCase(parameterized.TestCase):
@@ -27,18 +19,6 @@ class DiskTestCase(parameterized.TestCase):
 
 
 class FilesTest(DiskTestCase):
-    def test_a_manifest_lists_files_of_folders(self):
-        (self.folder / "global_step3").mkdir()
-        for name in ("config.json", "global_step3/config.json"):
-            (self.folder / name).write_text("{}")
-        files = file_entries(self.folder, list_files(self.folder), sync=True)
-        self.assertEqual(files["global_step3/config.json"], files["config.json"])
-        write_manifest(self.folder, files, step=3)
-        self.assertEqual(read_manifest(self.folder), {"step": 3, "files": files})
-        self.assertIsNone(damaged_file(self.folder, files))
-        (self.folder / "config.json").write_text("[]")
-        self.assertIn("config.json has another content", damaged_file(self.folder, files))
-
     def test_a_text_is_there_as_a_whole_or_as_it_was(self):
         path = self.folder / "all_results.json"
         replace_text(path, "before")

@@ -10,10 +10,10 @@ from datasets import Dataset
 
 from helpers import tiny_tokenizer
 from hf_depth import TaskPredictor, TaskSplits, TaskTrainer, TaskTrainingArguments, get_task
-from hf_depth.disk import read_manifest
 from hf_depth.evaluation.outputs import write_outputs
 from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.config import TaskConfig
+from hf_depth.training.checkpoints.manifest import read_manifest
 from hf_depth.training.checkpoints.saving import write_model_manifest
 from tiny_tasks import QUESTIONS, RTE, SHORT_SENTENCES, rte_rows, task_dataset, trainer
 from tiny_training import tiny_model

@@ -10,10 +10,9 @@ from accelerate.utils import gather_object
 from filelock import FileLock, Timeout
 from transformers import TrainerState, TrainingArguments
 
-from ...disk import read_manifest
 from ...errors import UserError
 from ..callbacks import evaluations_without_improvement
-from .manifest import STATE_FILE, checkpoint_steps, damage
+from .manifest import STATE_FILE, checkpoint_steps, damage, read_manifest
 
 logger = logging.getLogger(__name__)
 

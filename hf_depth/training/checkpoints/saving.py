@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from ...disk import UNFINISHED_FOLDER, file_entries, list_files, one_error_for_a_full_disk, sync_folder, write_manifest
+from ...disk import UNFINISHED_FOLDER, one_error_for_a_full_disk, sync_folder
 from ..spikes import check_losses, check_parameters
-from .manifest import STATE_FILE, add_hashes, checkpoint_steps, write_sizes
+from .manifest import STATE_FILE, add_hashes, checkpoint_steps, file_entries, list_files, write_manifest, write_sizes
 from .run_description import RUN_FILE
 
 if TYPE_CHECKING:

@@ -3,8 +3,15 @@ from pathlib import Path
 
 from absl.testing import parameterized
 
-from hf_depth.disk import file_entries, list_files, read_manifest, write_manifest
-from hf_depth.training.checkpoints.manifest import add_hashes, damage, write_sizes
+from hf_depth.training.checkpoints.manifest import (
+    add_hashes,
+    damage,
+    file_entries,
+    list_files,
+    read_manifest,
+    write_manifest,
+    write_sizes,
+)
 
 FILES = ("model.safetensors", "optimizer.pt", "trainer_state.json")
 

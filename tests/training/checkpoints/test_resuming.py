@@ -11,8 +11,8 @@ import torch
 from absl.testing import parameterized
 from transformers import TrainingArguments
 
-from hf_depth.disk import file_entries, list_files, write_manifest
 from hf_depth.training.checkpoints import resuming
+from hf_depth.training.checkpoints.manifest import file_entries, list_files, write_manifest
 from hf_depth.training.checkpoints.resuming import (
     LOCK_FILE,
     alone_in_output_dir,

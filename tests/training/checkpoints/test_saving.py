@@ -14,9 +14,8 @@ from accelerate import PartialState
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
-from hf_depth.disk import list_files, read_manifest
 from hf_depth.training.checkpoints import saving
-from hf_depth.training.checkpoints.manifest import damage
+from hf_depth.training.checkpoints.manifest import damage, list_files, read_manifest
 from hf_depth.training.checkpoints.saving import rotate, wait_until_on_disk, write_model_manifest
 from tiny_models import V1_0
 from tiny_training import TrainingTestCase, tiny_model, trainer
