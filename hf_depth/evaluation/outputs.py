@@ -94,7 +94,7 @@ def write_predictions(path: str | os.PathLike, evaluation: TaskEvaluation) -> No
                 predicted, label = int(predictions.label_ids[index]), spec.label_id(row)
                 line |= {"prediction": _label(spec, predicted), "label": _label(spec, label)}
                 if spec.is_regression and label != UNLABELED:
-                    line["label"] = spec.label_value(row)
+                    line["label"] = spec.read_label(row[spec.label_column_name])
                 line["correct"] = predicted == label if label != UNLABELED else None
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 

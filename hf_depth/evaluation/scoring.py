@@ -70,7 +70,9 @@ def compute_task_metrics(
             options = {"num_labels": spec.num_labels, "sample_weight": None}
             metrics[name] = metric.compute(predicted_ids, reference_ids, **options)
         elif metric.kind == "values":
-            values = np.array([spec.label_value(row) for row in rows], dtype=np.float64)[known]
+            values = np.array([spec.read_label(row.get(spec.label_column_name)) for row in rows], dtype=np.float64)[
+                known
+            ]
             metrics[name] = metric.compute(spec.label_values(predicted_ids), values)
         else:  # exact_match: of classes, not of their texts, which may differ in punctuation alone
             metrics[name] = float(np.mean(predicted_ids == reference_ids))

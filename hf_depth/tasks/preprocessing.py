@@ -101,12 +101,15 @@ class TaskPreprocessor:
     def __call__(self, batch: Mapping[str, list]) -> dict[str, list]:
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
         columns = {name: [] for name in self.features}
-        for (parts, keep_last), target in zip(self._encoded_parts(rows), self._encoded_targets(rows), strict=True):
+        targets = [self._target(row) for row in rows]
+        encoded_targets = iter(self.encoder([target for target in targets if target is not None]))
+        for (parts, keep_last), target in zip(self._encoded_parts(rows), targets, strict=True):
             input_ids, num_cut_tokens = self._layout(parts, keep_last)
             labels, num_cut_target_tokens = [], 0
             if target is not None:
-                labels = [*target[: self.max_target_length - 1], self.eos_token_id]
-                num_cut_target_tokens = len(target) + 1 - len(labels)
+                ids = next(encoded_targets)
+                labels = [*ids[: self.max_target_length - 1], self.eos_token_id]
+                num_cut_target_tokens = len(ids) + 1 - len(labels)
             columns["input_ids"].append(np.array(input_ids, dtype=np.int32))
             columns["labels"].append(np.array(labels, dtype=np.int32))
             columns["num_cut_tokens"].append(num_cut_tokens + num_cut_target_tokens)
@@ -136,12 +139,6 @@ class TaskPreprocessor:
         first, *others = (self.splitter(text) or [""]) if self.sentence_tokens else [text.strip()]
         return [f"{prefix} {first}".strip(), *others]
 
-    def _encoded_targets(self, rows: list[dict]) -> list[list[int] | None]:
-        """Return the ids of the target of each example; `None` if it is unlabeled."""
-        targets = [self._target(row) for row in rows]
-        encoded = iter(self.encoder([target for target in targets if target is not None]))
-        return [None if target is None else next(encoded) for target in targets]
-
     def _target(self, row: dict) -> str | None:
         """Return one of the references, chosen by the seed and the text of the example."""
         targets = self.spec.targets(row)
@@ -163,7 +160,8 @@ class TaskPreprocessor:
             kept = [_head(part, limit, overhead) for part, limit in zip(parts, limits, strict=True)]
             if keep_last:
                 kept[-1] = _tail(parts[-1], limits[-1], overhead)
-        return input_ids, _num_tokens(parts) - _num_tokens(kept)
+        num_tokens = [sum(len(sentence) for part in texts for sentence in part) for texts in (parts, kept)]
+        return input_ids, num_tokens[0] - num_tokens[1]
 
     def _joined(self, parts: list[list[list[int]]]) -> list[int]:
         sentences = list(chain.from_iterable(parts))
@@ -260,10 +258,6 @@ def _tail(sentences: list[list[int]], limit: int, overhead: int) -> list[list[in
     """Return the last tokens of a text that fit into `limit`, as sentences."""
     backwards = _head([sentence[::-1] for sentence in reversed(sentences)], limit, overhead)
     return [sentence[::-1] for sentence in reversed(backwards)]
-
-
-def _num_tokens(parts: list[list[list[int]]]) -> int:
-    return sum(len(sentence) for part in parts for sentence in part)
 
 
 def encode_labels(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> torch.LongTensor:

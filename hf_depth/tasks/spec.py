@@ -296,10 +296,6 @@ class TaskSpec:
         column = self.label_column_name
         return [self.label_id({column: label}) for label in examples[column][:]]
 
-    def label_value(self, example: Example) -> float:
-        """Return the number of an example of a task that predicts numbers, not rounded; `-1.0` if it is unlabeled."""
-        return self.read_label(example.get(self.label_column_name))
-
     def parse(self, text: str) -> int:
         """
         Return the class that a predicted text names; `-1` if it names none.

@@ -1,9 +1,9 @@
+"""Tasks that are made of documents: what an example is, that splits share nothing, and which texts are sentences."""
+
 import functools
-import gzip
 import json
-import os
-import tempfile
 from collections import Counter, defaultdict
+from dataclasses import replace
 from unittest import mock
 
 from absl.testing import parameterized
@@ -12,15 +12,13 @@ from datasets import Dataset
 from helpers import CorpusTestCase, tiny_tokenizer
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.sentences import get_sentence_splitter
-from hf_depth.tasks.loaders import discourse as discourse_tasks
+from hf_depth.tasks.loaders import discourse
 from hf_depth.tasks.loaders.discourse import (
     DISCOURSE_TASKS,
     MAX_PASSAGE,
     MIN_PASSAGE,
-    DiscourseOptions,
     PythonModulesOptions,
     is_sentence,
-    load,
     load_passages,
     passages,
 )
@@ -28,7 +26,9 @@ from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.reading import TaskFiles
 from hf_depth.tasks.registry import get_task
-from hf_depth.tasks.spec import TaskSpec
+from tiny_tasks import TaskFilesTestCase
+
+SENTENCE = "The {} file is opened, and its first line is read by the caller of this function."  # about 80 characters
 
 
 def sentence(document: int, number: int) -> str:
@@ -43,83 +43,64 @@ def texts_of(row: dict) -> list[str]:
     return [row[name] for name in sorted(row) if name.startswith("sentence_")]
 
 
+def places_of(texts: list[str]) -> list[tuple[int, int]]:
+    """The document and the number of each sentence."""
+    return [(int(text.split()[2]), int(text.removesuffix(".").split()[-1])) for text in texts]
+
+
 @functools.cache
 def default_splits() -> dict[str, Dataset]:
-    return load(get_task("sentence_ordering"), TaskFiles(), DiscourseOptions())
+    return load_task("sentence_ordering")
 
 
-class DiscourseTestCase(parameterized.TestCase):
-    """Works in a folder of its own, with a cache of its own."""
+class DiscourseTestCase(TaskFilesTestCase):
+    def write_texts(self, name: str, texts: list[str]) -> str:
+        return self.write(name, "".join(json.dumps({"text": text}) + "\n" for text in texts))
 
-    def setUp(self):
-        super().setUp()
-        self.folder = self.enterContext(tempfile.TemporaryDirectory())
-
-    def write(self, name: str, texts: list[str], column: str = "text") -> str:
-        path = os.path.join(self.folder, name)
-        with gzip.open(path, "wt") if name.endswith(".gz") else open(path, "w") as file:
-            file.writelines(json.dumps({column: text}) + "\n" for text in texts)
-        return path
-
-    def load(self, kind: str, texts: list[str] | None = None, split_seed: int = 42, **options) -> dict[str, Dataset]:
-        file = self.write("train.jsonl", [document(index) for index in range(30)] if texts is None else texts)
-        files = TaskFiles(train_file=file, cache_dir=self.folder)
-        return load(get_task(kind), files, DiscourseOptions(**options), split_seed=split_seed)
+    def make(self, kind, texts: list[str] | int = 30, split_seed: int = 42, **options) -> dict[str, list[dict]]:
+        """The examples of each split, of these documents or so many."""
+        texts = [document(index) for index in range(texts)] if isinstance(texts, int) else texts
+        file = self.write_texts("train.jsonl", texts)
+        return self.load(kind, train_file=file, split_seed=split_seed, options=options)
 
 
 class DefinitionTest(DiscourseTestCase):
     def test_the_label_says_from_which_position_a_sentence_was_moved_to_the_front(self):
-        for rows in self.load("sentence_position", max_examples_per_document=None).values():
+        for rows in self.make("sentence_position", max_examples_per_document=None).values():
             for row in rows:
-                moved, *others = texts_of(row)
-                original = others[: row["label"]] + [moved] + others[row["label"] :]
-                index = int(original[0].split()[2])
-                numbers = [int(text.removesuffix(".").split()[-1]) for text in original]
-                self.assertEqual(original, [sentence(index, number) for number in numbers])
-                self.assertEqual(numbers, list(range(numbers[0], numbers[0] + 5)))
+                moved, *others = places_of(texts_of(row))
+                others.insert(row["label"], moved)
+                first, number = others[0]
+                self.assertEqual(others, [(first, number + place) for place in range(5)])
 
     def test_two_neighbours_stand_in_the_right_order_or_swapped(self):
         pairs = defaultdict(set)
-        for row in self.load("sentence_ordering", max_examples_per_document=None)["train"]:
-            first, second = texts_of(row) if row["label"] else reversed(texts_of(row))
-            index, number = int(first.split()[2]), int(first.removesuffix(".").split()[-1])
-            self.assertEqual((first, second), (sentence(index, number), sentence(index, number + 1)))
+        for row in self.make("sentence_ordering", max_examples_per_document=None)["train"]:
+            first, second = places_of(texts_of(row))[:: 1 if row["label"] else -1]
+            self.assertEqual(second, (first[0], first[1] + 1))
             pairs[first].add(row["label"])
-        self.assertLen(pairs, 8 * len({first.split()[2] for first in pairs}))  # every pair of neighbours
+        self.assertLen(pairs, 8 * len({index for index, _ in pairs}))  # every pair of neighbours
         self.assertEqual(set(map(frozenset, pairs.values())), {frozenset({0, 1})})
 
-    def test_an_incoherent_text_has_one_foreign_sentence_and_never_at_either_end(self):
+    def test_an_incoherent_text_has_one_foreign_sentence_of_the_same_place_and_never_at_either_end(self):
         positions = Counter()
-        for split, rows in self.load("discourse_coherence", max_examples_per_document=None).items():
-            texts = [texts_of(row) for row in rows]
-            in_split = {text for row, label in zip(texts, rows["label"], strict=True) if label for text in row}
-            for row, label in zip(texts, rows["label"], strict=True):
-                indices = [int(text.split()[2]) for text in row]
+        # As long as a window: the first sentence of a document, never at an inner place, would otherwise show itself.
+        splits = self.make("discourse_coherence", [document(index, num_sentences=6) for index in range(40)])
+        for rows in splits.values():
+            coherent = {text for row in rows if row["label"] for text in texts_of(row)}
+            for row in rows:
+                indices, numbers = zip(*places_of(texts_of(row)), strict=True)
+                self.assertEqual(numbers, tuple(range(6)))
                 own = Counter(indices).most_common(1)[0][0]
                 foreign = [place for place, index in enumerate(indices) if index != own]
-                self.assertLen(foreign, 0 if label else 1)
+                self.assertLen(foreign, 0 if row["label"] else 1)
                 positions.update(foreign)
-                self.assertContainsSubset(row, in_split, f"{split}: a foreign sentence is of another split")
+                self.assertContainsSubset(texts_of(row), coherent)  # of the same split
         self.assertSameElements(positions, [1, 2, 3, 4])
-        self.assertLess(max(positions.values()) / sum(positions.values()), 0.4)
-
-    def test_a_foreign_sentence_comes_from_the_same_place_of_its_window(self):
-        # Else the first sentence of a document, which is never at an inner place of a window, would show itself.
-        texts = [document(index, num_sentences=6) for index in range(40)]
-        for row in self.load("discourse_coherence", texts)["train"]:
-            numbers = [int(text.removesuffix(".").split()[-1]) for text in texts_of(row)]
-            self.assertEqual(numbers, list(range(6)))
+        self.assertLess(max(positions.values()) / sum(positions.values()), 0.45)
 
 
 class SplitsTest(DiscourseTestCase):
-    def load_files(self, kind: str, splits: tuple[str, ...], number: int) -> dict[str, Dataset]:
-        """Each split has a file of so many documents, whose numbers begin with the number of the split."""
-        files = {
-            f"{split}_file": self.write(f"{split}.jsonl", [document(100 * place + i) for i in range(number)])
-            for place, split in enumerate(splits)
-        }
-        return load(get_task(kind), TaskFiles(**files, cache_dir=self.folder), DiscourseOptions())
-
     def test_no_document_and_no_sentence_is_in_two_splits(self):
         splits = default_splits()
         self.assertEqual(list(splits), ["train", "validation", "test"])
@@ -131,8 +112,9 @@ class SplitsTest(DiscourseTestCase):
     @parameterized.parameters((False, 42, 12), (True, 7, 60))
     def test_documents_to_test_on_are_never_pre_trained_on(self, streaming, split_seed, number):
         texts = [document(index) for index in range(number)]
-        one, other = self.write("one.jsonl", texts[: number // 3]), self.write("other.jsonl.gz", texts[number // 3 :])
-        arguments = {"cache_dir": self.folder, "split_seed": split_seed}
+        one = self.write_texts("one.jsonl", texts[: number // 3])
+        other = self.write_texts("other.jsonl.gz", texts[number // 3 :])
+        arguments = {"cache_dir": str(self.folder), "split_seed": split_seed}
         corpus = load_corpus(train_file=[one, other], streaming=streaming, **arguments)
         trained = {text for row in corpus["train"] for text in get_sentence_splitter()(row["text"])}
         tests = load_task("sentence_ordering", train_file=[other, one], **arguments)["test"]
@@ -147,19 +129,16 @@ class SplitsTest(DiscourseTestCase):
 
     def test_a_repeated_document_is_used_once(self):
         texts = [document(index) for index in range(20)]
-        once, twice = (self.load("sentence_ordering", some) for some in (texts, [*texts, *texts]))
-        documents = [set().union(*(rows["document"] for rows in splits.values())) for splits in (once, twice)]
-        self.assertEqual(*documents)
-        self.assertEqual(*(sum(map(len, splits.values())) for splits in (once, twice)))
+        once, twice = (self.make("sentence_ordering", some) for some in (texts, [*texts, *texts]))
+        self.assertCountEqual(*([row for rows in splits.values() for row in rows] for splits in (once, twice)))
 
     def test_a_sentence_of_several_documents_is_in_no_split_and_its_neighbours_stay_apart(self):
         byline = "This is a text by the same author."
         texts = [f"{document(2 * i, 2)} {byline} {document(2 * i + 1, 2)}" for i in range(40)]
-        splits = self.load("sentence_ordering", texts)
-        for rows in splits.values():
-            for row in rows:
-                self.assertLen({text.split()[2] for text in texts_of(row)}, 1)
-        self.assertEqual(sum(map(len, splits.values())), 40 * 2 * 2)
+        rows = sum(self.make("sentence_ordering", texts).values(), [])
+        for row in rows:
+            self.assertLen({index for index, _ in places_of(texts_of(row))}, 1)
+        self.assertLen(rows, 40 * 2 * 2)
 
     @parameterized.parameters(
         (("train", "validation"), {"train": 10, "validation": 10}),
@@ -168,61 +147,55 @@ class SplitsTest(DiscourseTestCase):
         (("test",), {"test": 10}),
     )
     def test_only_what_training_needs_is_set_apart(self, given, expected):
-        splits = self.load_files("sentence_position", given, number=10)
-        self.assertEqual({name: len(set(rows["document"])) for name, rows in splits.items()}, expected)
+        files = {
+            f"{split}_file": self.write_texts(f"{split}.jsonl", [document(100 * place + i) for i in range(10)])
+            for place, split in enumerate(given)
+        }
+        splits = self.load("sentence_position", **files)
+        self.assertEqual({name: len({row["document"] for row in rows}) for name, rows in splits.items()}, expected)
 
 
 class RandomnessTest(DiscourseTestCase):
     def test_the_same_seed_gives_the_same_rows_and_another_one_others(self):
-        splits = [self.load("discourse_coherence", split_seed=seed) for seed in (1, 1, 2)]
-        rows = [{name: rows.to_list() for name, rows in parts.items()} for parts in splits]
+        rows = [self.make("discourse_coherence", split_seed=seed) for seed in (1, 1, 2)]
         self.assertEqual(rows[0], rows[1])
         self.assertNotEqual(rows[0], rows[2])
 
     def test_the_examples_of_a_document_do_not_depend_on_other_documents(self):
-        few, many = [document(index, 30) for index in range(10)], [document(index, 30) for index in range(30)]
         by_document = []
-        for texts in (few, many):
+        for number in (10, 30):
             by_document.append(defaultdict(list))
-            for rows in self.load("sentence_position", texts, max_examples_per_document=7).values():
-                for row in rows:
-                    by_document[-1][row["document"]].append(row)
-        self.assertContainsSubset(by_document[0], by_document[1])
+            texts = [document(index, 30) for index in range(number)]
+            for row in sum(self.make("sentence_position", texts, max_examples_per_document=7).values(), []):
+                by_document[-1][row["document"]].append(row)
+        self.assertNotEmpty(by_document[0])
         for name, rows in by_document[0].items():
             self.assertEqual(rows, by_document[1][name])
 
     @parameterized.parameters(*((kind, 3) for kind in DISCOURSE_TASKS), ("sentence_ordering", None))
-    def test_a_document_gives_a_limited_number_of_examples(self, kind, limit):
-        texts = [document(index, 40) for index in range(45)]
-        splits = self.load(kind, texts, max_examples_per_document=limit, test_split_percentage=20)
-        all_examples = (40 - len(get_task(kind).text_column_name) + 1) * get_task(kind).num_labels
-        for rows in splits.values():
-            num_labels = get_task(kind).num_labels
-            whole = all_examples if limit is None else max(1, limit // num_labels) * num_labels
-            self.assertEqual(set(Counter(rows["document"]).values()), {whole})
-            labels = Counter(zip(rows["document"], rows["label"], strict=True))
-            self.assertEqual(set(labels.values()), {whole // num_labels})  # in each document
+    def test_a_document_gives_a_limited_number_of_examples_with_equal_labels(self, kind, limit):
+        texts, task = [document(index, 40) for index in range(45)], get_task(kind)
+        number = 40 - len(task.text_column_name) + 1 if limit is None else max(1, limit // task.num_labels)
+        for rows in self.make(kind, texts, max_examples_per_document=limit, test_split_percentage=20).values():
+            labels = Counter((row["document"], row["label"]) for row in rows)
+            self.assertEqual(set(labels.values()), {number})
+            self.assertLen(labels, task.num_labels * len({row["document"] for row in rows}))
 
-
-class CacheTest(DiscourseTestCase):
     def test_rows_and_what_was_made_of_them_are_found_again(self):
-        task = get_task("discourse_coherence")
-        file = self.write("train.jsonl", [document(index) for index in range(30)])
+        task, file = get_task("discourse_coherence"), self.write_texts("train.jsonl", list(map(document, range(30))))
 
-        def prepare() -> dict[str, Dataset]:
+        def prepare() -> dict[str, list]:
             preprocessor = TaskPreprocessor(tiny_tokenizer(True), task, sentence_tokens=True)
-            splits = load(task, TaskFiles(train_file=file, cache_dir=self.folder), DiscourseOptions())
-            return {split: prepare_task(rows, preprocessor) for split, rows in splits.items()}
+            splits = load_task(task, train_file=file, cache_dir=str(self.folder))
+            return {split: prepare_task(rows, preprocessor).cache_files for split, rows in splits.items()}
 
         first = prepare()
+        self.assertTrue(all(first.values()))
         with (
-            mock.patch.object(discourse_tasks, "_examples", side_effect=AssertionError),
+            mock.patch.object(discourse, "_examples", side_effect=AssertionError),
             mock.patch.object(TaskPreprocessor, "_layout", side_effect=AssertionError),
         ):
-            again = prepare()
-        for split, rows in first.items():
-            self.assertNotEmpty(rows.cache_files)
-            self.assertEqual(again[split].cache_files, rows.cache_files)
+            self.assertEqual(prepare(), first)
 
 
 class FilterTest(DiscourseTestCase):
@@ -245,11 +218,9 @@ class FilterTest(DiscourseTestCase):
 
     def test_other_languages_have_their_own_rules(self):
         texts = ["".join(f"这是文档{i}里面的第{j}个句子啊。" for j in range(6)) for i in range(20)]
-        rows = self.load("sentence_position", texts, sentence_language="zh", max_examples_per_document=None)
+        rows = self.make("sentence_position", texts, sentence_language="zh", max_examples_per_document=None)
         self.assertEqual(sum(map(len, rows.values())), 20 * 2 * 5)
 
-
-class ErrorTest(DiscourseTestCase):
     @parameterized.parameters(
         ("sentence_position", 20, 1, {}, "'sentence_position', test split: 0 examples .* needs 5 sentences in a row"),
         ("sentence_position", 2, 9, {}, "There are too few documents .* Add documents"),
@@ -260,27 +231,14 @@ class ErrorTest(DiscourseTestCase):
     )
     def test_what_gives_no_examples_is_named(self, kind, number, num_sentences, options, message):
         with self.assertRaisesRegex(ValueError, message):
-            self.load(kind, [document(index, num_sentences) for index in range(number)], **options)
+            self.make(kind, [document(index, num_sentences) for index in range(number)], **options)
 
     def test_other_labels_columns_and_names_are_the_users(self):
-        spec = TaskSpec(
-            benchmark="mine",
-            name="order",
-            text_column_name=("left", "right"),
-            prefix=("left:", "right:"),
-            labels={0: "swapped", 1: "kept"},
-            label_column_name="order",
-            loader="discourse",
-            config_name="sentence_ordering",
-        )
-        options = DiscourseOptions(max_examples_per_document=2)
-        file = self.write("train.jsonl", [document(index) for index in range(30)])
-        row = load(spec, TaskFiles(train_file=file, cache_dir=self.folder), options)["train"][0]
+        changes = {"text_column_name": ("left", "right"), "labels": ("swapped", "kept"), "label_column_name": "order"}
+        spec = replace(get_task("sentence_ordering"), benchmark="mine", name="order", **changes)
+        row = self.make(spec, max_examples_per_document=2)["train"][0]
         self.assertEqual(list(row), ["left", "right", "order", "document"])
         self.assertEqual(spec.targets(row), ["kept"])
-
-
-SENTENCE = "The {} file is opened, and its first line is read by the caller of this function."  # about 80 characters
 
 
 def without_spaces(text: str) -> str:
@@ -308,19 +266,17 @@ class PythonModulesTest(CorpusTestCase):
 
     def test_the_test_documents_are_held_out_of_pre_training(self):
         held_out = without_spaces(" ".join(load_corpus()["validation"]["text"]))
-        for row in load_passages(get_task("python/module_of_passage"), TaskFiles(), PythonModulesOptions())["test"]:
+        for row in load_task("python/module_of_passage")["test"]:
             self.assertTrue(without_spaces(row["text"]) in held_out)
 
     def test_files_are_read_as_a_table(self):
         self.write("new.jsonl", '{"text": "A coroutine is awaited.", "label": "asyncio"}')
-        files = TaskFiles(test_file=self.path("new.jsonl"), cache_dir=self.path("cache"))
-        splits = load_passages(get_task("python/module_of_passage"), files, PythonModulesOptions())
+        file, cache_dir = self.path("new.jsonl"), self.path("cache")
+        splits = load_task("python/module_of_passage", test_file=file, cache_dir=cache_dir)
         self.assertEqual([row["label"] for row in splits["test"]], [1])
 
-
-class PassagesTest(parameterized.TestCase):
     @parameterized.parameters((1, []), (2, [2]), (3, [3]), (7, [3, 3]), (8, [3, 3, 2]))
-    def test_they_are_whole_sentences_in_order_as_many_as_there_is_room_for(self, number, expected):
+    def test_passages_are_whole_sentences_in_order_as_many_as_there_is_room_for(self, number, expected):
         sentences = [SENTENCE.format(index) for index in range(number)]
         found = list(passages(" ".join(sentences)))
         self.assertEqual([text.count("The ") for text in found], expected)

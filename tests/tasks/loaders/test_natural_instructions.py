@@ -1,25 +1,21 @@
+"""Prompts of Natural Instructions are those of Tk-Instruct; splits are the official ones, with a validation split."""
+
 import json
-import os
-import tempfile
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 from absl.testing import parameterized
-from datasets import Dataset
 
 from helpers import tiny_tokenizer
-from hf_depth.errors import UserError
 from hf_depth.tasks.loaders.natural_instructions import (
     TK_INSTRUCT_PROMPTS,
     NaturalInstructionsOptions,
     instance_text,
-    load,
     prompt,
 )
 from hf_depth.tasks.preprocessing import TaskPreprocessor
-from hf_depth.tasks.reading import TaskFiles
 from hf_depth.tasks.registry import get_task
+from tiny_tasks import TaskFilesTestCase
 
 CAPITALS = {
     "Name": "task1_capitals",
@@ -79,14 +75,11 @@ class PromptTest(parameterized.TestCase):
         self.assertEqual(shown, expected)
 
 
-class NaturalInstructionsTestCase(parameterized.TestCase):
+class NaturalInstructionsTestCase(TaskFilesTestCase):
     """Works on a small copy of the repository: three training tasks, two test tasks."""
 
     def setUp(self):
         super().setUp()
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        for part in ("tasks", "splits/default"):
-            os.makedirs(self.folder / part)
         self.names = {"train": ["task1_a", "task2_b", "task3_c"], "test": ["task4_d", "task5_e"]}
         for split, names in self.names.items():
             self.write_list(split, names)
@@ -94,123 +87,111 @@ class NaturalInstructionsTestCase(parameterized.TestCase):
                 self.write_task(name)
 
     def write_list(self, split: str, names: list[str]):
-        (self.folder / f"splits/default/{split}_tasks.txt").write_text("".join(f"{name}\n" for name in names))
+        self.write(f"splits/default/{split}_tasks.txt", "".join(f"{name}\n" for name in names))
 
-    def write_task(self, name: str, num_instances: int = 50, **fields):
+    def write_task(self, name: str, **fields):
         instances = [
             {"id": f"{name}-{i}", "input": f"Country {i} of {name}", "output": [f"capital {i}", f"city {i}"]}
-            for i in range(num_instances)
+            for i in range(50)
         ]
         task = {**CAPITALS, "Categories": [f"category of {name}"], "Instances": instances, **fields}
         task = {field: value for field, value in task.items() if field != "Name" and value is not None}
-        (self.folder / "tasks" / f"{name}.json").write_text(json.dumps(task))
+        self.write(f"tasks/{name}.json", json.dumps(task))
 
-    def load(self, seed: int = 42, length=None, max_source_length=1024, **options) -> dict[str, Dataset]:
+    def make(self, seed: int = 42, length=None, max_source_length=1024, **options) -> dict[str, list[dict]]:
         task = replace(get_task("natural_instructions"), max_source_length=max_source_length)
-        files = TaskFiles(dataset_dir=self.folder, cache_dir=str(self.folder / "cache"))
-        return load(task, files, NaturalInstructionsOptions(**options), split_seed=seed, length=length)
+        return self.load_folder(task, options=options, split_seed=seed, length=length)
 
 
 class SplitsTest(NaturalInstructionsTestCase):
     def test_rows_hold_what_training_and_evaluation_need(self):
-        splits = self.load()
+        splits = self.make()
         self.assertEqual(list(splits), ["train", "validation", "test"])
         row = splits["test"][3]
-        self.assertEqual(
-            row,
-            {
-                "prompt": prompt(CAPITALS, "Country 3 of task4_d", NaturalInstructionsOptions()),
-                "instance": instance_text("Country 3 of task4_d"),
-                "references": ["capital 3", "city 3"],
-                "task": "task4_d",
-                "category": "category of task4_d",
-                "id": "task4_d-3",
-            },
-        )
+        expected = {
+            "prompt": prompt(CAPITALS, "Country 3 of task4_d", NaturalInstructionsOptions()),
+            "instance": instance_text("Country 3 of task4_d"),
+            "references": ["capital 3", "city 3"],
+            "task": "task4_d",
+            "category": "category of task4_d",
+            "id": "task4_d-3",
+        }
+        self.assertEqual(row, expected)
         task = get_task("natural_instructions")
         self.assertEqual((task.prompt(row), task.targets(row)), (row["prompt"], row["references"]))
 
-    def test_test_tasks_are_the_official_ones_and_their_first_instances_are_taken(self):
-        rows = self.load(max_num_instances_per_eval_task=7)["test"]
-        self.assertEqual(rows["id"][:], [f"{name}-{i}" for name in self.names["test"] for i in range(7)])
-
-    def test_validation_holds_out_instances_of_training_tasks(self):
-        splits = self.load(max_num_instances_per_task=None)
+    def test_each_split_has_its_instances(self):
+        splits = self.make(max_num_instances_per_task=None, max_num_instances_per_eval_task=7)
         for split, number in (("train", 40), ("validation", 10)):
-            self.assertEqual(Counter(splits[split]["task"]), Counter({name: number for name in self.names["train"]}))
-        self.assertNoCommonElements(splits["train"]["id"], splits["validation"]["id"])
+            found = Counter(row["task"] for row in splits[split])
+            self.assertEqual(found, Counter({name: number for name in self.names["train"]}))
+        train, validation, test = ([row["id"] for row in splits[split]] for split in ("train", "validation", "test"))
+        self.assertNoCommonElements(train, validation)
+        self.assertEqual(test, [f"{name}-{i}" for name in self.names["test"] for i in range(7)])
 
     def test_an_input_of_validation_is_not_trained_on_under_another_id(self):
         inputs = [{"id": f"x-{i}", "input": f"Country {i % 25} ", "output": "same"} for i in range(50)]
         self.write_task("task1_a", Instances=inputs)
-        splits = self.load(max_num_instances_per_task=None)
-        self.assertNoCommonElements(splits["train"]["instance"], splits["validation"]["instance"])
-        self.assertIn(["same"], splits["validation"]["references"][:])
+        splits = self.make(max_num_instances_per_task=None)
+        self.assertNoCommonElements(*([row["instance"] for row in splits[name]] for name in ("train", "validation")))
+        self.assertIn(["same"], [row["references"] for row in splits["validation"]])
 
     def test_the_seed_chooses_instances_and_the_same_seed_the_same(self):
-        ids = [
-            {split: rows["id"][:] for split, rows in self.load(seed, max_num_instances_per_task=10).items()}
-            for seed in (1, 1, 2)
-        ]
-        self.assertEqual(ids[0], ids[1])
+        splits = [self.make(seed, max_num_instances_per_task=10) for seed in (1, 1, 2)]
+        self.assertEqual(splits[0], splits[1])
         for split in ("train", "validation"):
-            self.assertNotEqual(ids[0][split], ids[2][split])
-        self.assertEqual(ids[0]["test"], ids[2]["test"])
-        self.assertEqual(set(Counter(name.split("-")[0] for name in ids[0]["train"]).values()), {10})
+            self.assertNotEqual(splits[0][split], splits[2][split])
+        self.assertEqual(splits[0]["test"], splits[2]["test"])
+        self.assertEqual(set(Counter(row["task"] for row in splits[0]["train"]).values()), {10})
 
     def test_the_choice_of_a_task_does_not_depend_on_the_others(self):
-        before = self.load(max_num_instances_per_task=10)["train"]
+        before = self.make(max_num_instances_per_task=10)["train"]
         self.write_list("train", ["task2_b"])
-        after = self.load(max_num_instances_per_task=10)["train"]
-        self.assertEqual(after.to_list(), before.filter(lambda row: row["task"] == "task2_b").to_list())
+        after = self.make(max_num_instances_per_task=10)["train"]
+        self.assertEqual(after, [row for row in before if row["task"] == "task2_b"])
 
 
 class OptionsTest(NaturalInstructionsTestCase):
     def test_tk_instruct_mixes_five_kinds_of_prompt_in_training_only(self):
-        splits = self.load(tk_instruct=True)
+        splits, plain = self.make(tk_instruct=True), self.make()
         kinds = Counter()
         for row in splits["train"]:
             text = row["instance"].removeprefix("Now complete the following example -\nInput: ").split(".\nOutput")[0]
-            kinds_of_prompt = [NaturalInstructionsOptions(**choices) for choices in TK_INSTRUCT_PROMPTS]
-            prompts = [prompt(CAPITALS, text, options) for options in kinds_of_prompt]
-            kinds[prompts.index(row["prompt"])] += 1
+            every = [NaturalInstructionsOptions(**choices) for choices in TK_INSTRUCT_PROMPTS]
+            kinds[[prompt(CAPITALS, text, options) for options in every].index(row["prompt"])] += 1
         self.assertLen(kinds, 5)
         self.assertGreater(min(kinds.values()), 0.1 * len(splits["train"]))
-        self.assertEqual(splits["train"].to_list(), self.load(tk_instruct=True)["train"].to_list())
         for split in ("validation", "test"):
-            self.assertEqual(splits[split].to_list(), self.load()[split].to_list())
+            self.assertEqual(splits[split], plain[split])
 
     @parameterized.product(sentence_tokens=[False, True], max_source_length=[200, 64])
     def test_the_instance_survives_whatever_the_length(self, sentence_tokens, max_source_length):
         task, tokenizer = get_task("natural_instructions"), tiny_tokenizer(sentence_tokens)
         preprocessor = TaskPreprocessor(tokenizer, task, sentence_tokens, max_source_length)
-        rows = self.load(length=preprocessor.length, max_source_length=max_source_length, num_neg_examples=2)["test"]
-        prepared = preprocessor(rows[:3])
-        for row, input_ids in zip(rows.select(range(3)), prepared["input_ids"], strict=True):
+        options = {"max_source_length": max_source_length, "num_neg_examples": 2}
+        rows = self.make(length=preprocessor.length, **options)["test"][:3]
+        prepared = preprocessor({name: [row[name] for row in rows] for name in rows[0]})
+        for row, input_ids in zip(rows, prepared["input_ids"], strict=True):
             self.assertLessEqual(len(input_ids), max_source_length)
-            words = tokenizer.decode(input_ids, skip_special_tokens=True).split()
-            end = row["instance"].split()
+            words, end = tokenizer.decode(input_ids, skip_special_tokens=True).split(), row["instance"].split()
             self.assertEqual(words[-len(end) :], end)
-        # Whole examples were left out, instead of being cut in the middle.
-        if max_source_length >= 130:
+        if max_source_length >= 130:  # whole examples were left out, instead of being cut in the middle
             self.assertEqual(prepared["num_cut_tokens"], [0, 0, 0])
 
-
-class ErrorTest(NaturalInstructionsTestCase):
     @parameterized.parameters(
-        ({"Definition": None}, "task4_d.json is no task .* KeyError.'Definition'"),
-        ({"Instances": [{"id": "x", "input": "a"}]}, "task4_d.json is no task .* KeyError.'output'"),
-        ({"Positive Examples": [{"input": "a"}]}, "task4_d.json is no task .* KeyError.'output'"),
+        ({"Definition": None}, "Definition"),
+        ({"Instances": [{"id": "x", "input": "a"}]}, "output"),
+        ({"Positive Examples": [{"input": "a"}]}, "output"),
     )
-    def test_a_wrong_task_is_named_with_file_and_field(self, fields, message):
+    def test_a_wrong_task_is_named_with_file_and_field(self, fields, name):
         self.write_task("task4_d", **fields)
-        with self.assertRaisesRegex(UserError, message):
-            self.load()
+        with self.assertRaisesRegex(ValueError, f"task4_d.json is no task .* KeyError.'{name}'"):
+            self.make()
 
     def test_a_task_is_not_trained_and_tested(self):
         self.write_list("test", ["task1_a"])
-        with self.assertRaisesRegex(UserError, "both lists name 'task1_a'"):
-            self.load()
+        with self.assertRaisesRegex(ValueError, "both lists name 'task1_a'"):
+            self.make()
 
     @parameterized.parameters(
         ({}, "needs `dataset_dir`, .*git clone https://github.com/allenai/natural-instructions"),
@@ -218,5 +199,4 @@ class ErrorTest(NaturalInstructionsTestCase):
         ({"dataset_dir": "nowhere"}, "there is no file nowhere/splits/default/train_tasks.txt"),
     )
     def test_other_sources_are_refused_with_the_remedy(self, arguments, message):
-        with self.assertRaisesRegex(UserError, message):
-            load(get_task("natural_instructions"), TaskFiles(**arguments), NaturalInstructionsOptions())
+        self.assert_refused(message, "natural_instructions", **arguments)
