@@ -18,18 +18,15 @@ from hf_depth.tasks.spec import UNPARSED
 from tiny_tasks import QUESTIONS, rte_rows, task_dataset, task_results
 
 # GLUE's server: the name of each file, and what may stand in its second column.
+NLI, NUMBERS = {"entailment", "neutral", "contradiction"}, {"0", "1"}
 SERVER = {
-    ("cola", "test"): ("CoLA.tsv", {"0", "1"}),
-    ("sst2", "test"): ("SST-2.tsv", {"0", "1"}),
-    ("mrpc", "test"): ("MRPC.tsv", {"0", "1"}),
-    ("qqp", "test"): ("QQP.tsv", {"0", "1"}),
-    ("wnli", "test"): ("WNLI.tsv", {"0", "1"}),
+    **{(name.lower().replace("-", ""), "test"): (f"{name}.tsv", NUMBERS) for name in ("CoLA", "SST-2", "MRPC", "QQP")},
+    ("wnli", "test"): ("WNLI.tsv", NUMBERS),
     ("stsb", "test"): ("STS-B.tsv", {f"{fifths / 5:.1f}" for fifths in range(26)}),
-    ("mnli", "test_matched"): ("MNLI-m.tsv", {"entailment", "neutral", "contradiction"}),
-    ("mnli", "test_mismatched"): ("MNLI-mm.tsv", {"entailment", "neutral", "contradiction"}),
-    ("ax", "test"): ("AX.tsv", {"entailment", "neutral", "contradiction"}),
-    ("qnli", "test"): ("QNLI.tsv", {"entailment", "not_entailment"}),
-    ("rte", "test"): ("RTE.tsv", {"entailment", "not_entailment"}),
+    ("mnli", "test_matched"): ("MNLI-m.tsv", NLI),
+    ("mnli", "test_mismatched"): ("MNLI-mm.tsv", NLI),
+    ("ax", "test"): ("AX.tsv", NLI),
+    **{(name.lower(), "test"): (f"{name}.tsv", {"entailment", "not_entailment"}) for name in ("QNLI", "RTE")},
 }
 
 
@@ -82,32 +79,18 @@ class PredictionsTest(FilesTest):
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def test_generated_texts_beside_labels(self):
-        rows = [
-            {"sentence1": "Ä", "sentence2": "B", "label": 0, "idx": 7},
-            {"sentence1": "C", "sentence2": "D", "label": 1, "idx": 8},
-            {"sentence1": "E", "sentence2": "F", "label": -1, "idx": 9},
-        ]
+        texts = (("Ä", "B", 0, 7), ("C", "D", 1, 8), ("E", "F", -1, 9))
+        rows = [dict(zip(("sentence1", "sentence2", "label", "idx"), values, strict=True)) for values in texts]
         lines = self.read(get_task("rte"), rows, ["entailment", "nonsense", "entailment"])
-        self.assertEqual(
-            lines[0],
-            {
-                "index": 0,
-                "idx": 7,
-                "input": "rte sentence1: Ä sentence2: B",
-                "answer": "entailment",
-                "prediction": "entailment",
-                "label": "entailment",
-                "correct": True,
-            },
-        )
+        expected = {"index": 0, "idx": 7, "input": "rte sentence1: Ä sentence2: B", "correct": True}
+        self.assertEqual(lines[0], expected | dict.fromkeys(("answer", "prediction", "label"), "entailment"))
         self.assertEqual((lines[1]["prediction"], lines[1]["correct"]), (None, False))
         self.assertEqual((lines[2]["label"], lines[2]["correct"]), (None, None))
 
     def test_scores_are_named_by_their_labels(self):
         rows = [{"sentence1": "A", "sentence2": "B", "label": 0}]
-        (line,) = self.read(
-            get_task("rte"), rows, label_ids=np.array([1]), scores=np.array([[-2, -0.5]], dtype=np.float32)
-        )
+        scores = np.array([[-2, -0.5]], dtype=np.float32)
+        (line,) = self.read(get_task("rte"), rows, label_ids=np.array([1]), scores=scores)
         self.assertEqual(line["scores"], {"entailment": -2.0, "not_entailment": -0.5})
         self.assertEqual((line["prediction"], line["correct"]), ("not_entailment", False))
         self.assertNotIn("answer", line)
@@ -140,15 +123,10 @@ class OutputsTest(FilesTest):
 
     def test_each_data_set_leaves_its_files(self):
         rows, questions = rte_rows(3), Dataset.from_dict({"question": ["Who?"], "answers": [["me"]]})
-        test = TaskEvaluation(
-            replace(task_dataset(rows, "t5"), split="test"), TaskPredictions(label_ids=np.array([0, 1, 1])), {}
-        )
-        rte = get_task("rte", "glue")
-        in_glue = replace(QUESTIONS, benchmark="glue")
-        write_outputs(
-            self.folder,
-            [self.evaluation(rte, rows, ["entailment"] * 3), test, self.evaluation(in_glue, questions, ["me"])],
-        )
+        validation = self.evaluation(get_task("rte"), rows, ["entailment"] * 3)
+        test = TaskEvaluation(replace(validation.dataset, split="test"), validation.predictions, {})
+        free_form = self.evaluation(replace(QUESTIONS, benchmark="glue"), questions, ["me"])
+        write_outputs(self.folder, [validation, test, free_form])
         names = {"rte_validation", "rte_test"}
         expected = {f"predictions_{name}.jsonl" for name in names} | {f"confusion_matrix_{name}.png" for name in names}
         expected |= {"predictions_questions_validation.jsonl", "submission/RTE.tsv"}

@@ -66,13 +66,6 @@ class TaskPredictorTest(parameterized.TestCase):
             self.assertEqual(one["label"], one["best_label"])
             self.assertEqual(one["best_label"], max(one["scores"], key=one["scores"].get))
 
-    def test_texts_and_data_frames_are_examples(self):
-        predictor, rows = self.predictor(), rte_rows(3)
-        self.assertEqual(predictor(rows.to_pandas()), predictor(rows))
-        predictor = self.predictor(task=QUESTIONS)
-        questions = ["Who is it?", "Why?"]
-        self.assertEqual(predictor(questions), predictor([{"question": text} for text in questions]))
-
     @parameterized.parameters((1, "shared.weight"), (2, "lm_head.weight"))
     def test_a_model_whose_weights_are_not_finite_is_named(self, num_beams, name):
         predictor = self.predictor()
@@ -88,21 +81,16 @@ class TaskPredictorTest(parameterized.TestCase):
             self.predictor()([long, {"sentence1": "A.", "sentence2": "B."}])
         self.assertIn("1 of 2 examples are longer than 512 tokens", logs.output[0])
 
-    def test_wrong_input_is_named(self):
-        predictor = self.predictor()
-        with self.assertRaisesRegex(ValueError, "Example 1 has no column 'sentence2'. The columns are: 'sentence1'"):
-            predictor([{"sentence1": "A.", "sentence2": "B."}, {"sentence1": "Call me Ishmael."}])
-        with self.assertRaisesRegex(ValueError, "no column 'sentence2'"):
-            predictor(Dataset.from_dict({"sentence1": ["A."]}))
-        with self.assertRaisesRegex(ValueError, "'sentence2' must hold text"):
-            predictor([{"sentence1": "A.", "sentence2": None}])
-        with self.assertRaisesRegex(ValueError, "`examples` must be a list of examples"):
-            predictor({"sentence1": "A.", "sentence2": "B."})
+    def test_examples_are_read_as_in_training_and_need_nothing_but_their_texts(self):
+        predictor, rows = self.predictor(task=QUESTIONS), ["Who is it?", "Why?"]
+        frame = Dataset.from_dict({"question": rows, "other": [1, 2]}).to_pandas()
+        for examples in (iter(rows), [{"question": text} for text in rows], frame):
+            self.assertEqual(predictor(examples), predictor(rows))
+        self.assertEmpty(predictor([]))
+        with self.assertRaisesRegex(ValueError, "Example 0 has no column 'question'. The columns are: 'text'"):
+            predictor([{"text": "Why?"}])
         with self.assertRaisesRegex(ValueError, "`num_beams`: nothing is generated"):
             self.predictor(prediction_mode="score_labels")(list(rte_rows(1)), num_beams=2)
-        self.assertEmpty(predictor([]))
-        self.assertLen(predictor(iter([{"sentence1": "A.", "sentence2": "B."}])), 1)
-        self.assertLen(predictor(Dataset.from_dict({"sentence1": ["A."], "sentence2": ["B."]})), 1)
 
     @parameterized.parameters("batch_size", "generation_max_length", "generation_num_beams")
     def test_a_number_below_one_is_named(self, name):
@@ -114,9 +102,6 @@ class TaskPredictorTest(parameterized.TestCase):
         predictor, rows = TaskPredictor(model, TOKENIZER, RTE), list(rte_rows(3))
         model.train()
         self.assertEqual(predictor(rows, return_scores=True), predictor(rows, return_scores=True))
-        self.assertTrue(model.training)
-        with self.assertRaises(ValueError):
-            predictor([{"sentence1": "A.", "sentence2": None}])
         self.assertTrue(model.training)
 
 
@@ -161,12 +146,9 @@ def questions(number: int) -> Dataset:
     return Dataset.from_dict({"question": texts, "answers": [[SHORT_SENTENCES[i % 3]] for i in range(number)]})
 
 
+SCORED = {"prediction_mode": "score_labels", "length_normalize_scores": True}
 RUNS = {
-    "scored labels": (
-        "depth",
-        {RTE: rte_rows(9)},
-        {"prediction_mode": "score_labels", "length_normalize_scores": True},
-    ),
+    "scored labels": ("depth", {RTE: rte_rows(9)}, SCORED),
     "a free-form task": ("depth", {QUESTIONS: questions(5)}, {"generation_num_beams": 2, "generation_max_length": 7}),
     "a number": ("t5", {get_task("glue/stsb"): similar_rows(9)}, {}),
     "a mixture": ("depth", {RTE: rte_rows(5), QUESTIONS: questions(4)}, {}),
@@ -210,17 +192,14 @@ class FolderTest(parameterized.TestCase):
         self.assertIn("task_config.json", read_manifest(checkpoint)["files"])
         write_model_manifest(run)
         self.assertIn("task_config.json", read_manifest(self.folder)["files"])
-        with self.assertRaisesRegex(ValueError, "choose one by `task`. They are: 'glue/rte', 'tests/questions'"):
-            TaskPredictor.from_pretrained(self.folder)
-        with self.assertRaisesRegex(ValueError, "no task 'glue/rta'. Did you mean 'glue/rte'"):
-            TaskPredictor.from_pretrained(self.folder, "glue/rta")
+        for task, message in ((None, "choose one by `task`"), ("glue/rta", "no task 'glue/rta'. Did you mean")):
+            with self.assertRaisesRegex(ValueError, message):
+                TaskPredictor.from_pretrained(self.folder, task)
 
-    def save(self, kind="depth", config: TaskConfig | None = None) -> TaskPredictor:
-        model = tiny_model(kind)
-        model.save_pretrained(self.folder)
-        TOKENIZER.save_pretrained(self.folder)
-        if config is not None:
-            config.save_pretrained(self.folder)
+    def save(self) -> TaskPredictor:
+        model = tiny_model("depth")
+        for part in (model, TOKENIZER):
+            part.save_pretrained(self.folder)
         return TaskPredictor(model, TOKENIZER, RTE)
 
     def test_a_folder_without_its_task_needs_one(self):
@@ -229,16 +208,15 @@ class FolderTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "has no task_config.json.*Name its task by `task`"):
             TaskPredictor.from_pretrained(self.folder)
 
-    @parameterized.parameters(("auto",), ("cpu",), ({"": "cpu"},))
-    def test_a_device_map_changes_no_prediction(self, device_map):
+    def test_a_device_map_changes_no_prediction(self):
         predictor, rows = self.save(), list(rte_rows(4))
         load = type(predictor.model).from_pretrained
         with mock.patch.object(type(predictor.model), "from_pretrained", side_effect=load) as loaded:
-            divided = TaskPredictor.from_pretrained(self.folder, "glue/rte", device_map=device_map)
-        self.assertEqual(loaded.call_args.kwargs["device_map"], device_map)
+            divided = TaskPredictor.from_pretrained(self.folder, "glue/rte", device_map="auto")
+        self.assertEqual(loaded.call_args.kwargs["device_map"], "auto")
         self.assertEqual(divided(rows, return_scores=True), predictor(rows, return_scores=True))
         with self.assertRaisesRegex(ValueError, "`device` and `device_map` both"):  # before anything is loaded
-            TaskPredictor.from_pretrained("no/such", "glue/rte", device="cpu", device_map=device_map)
+            TaskPredictor.from_pretrained("no/such", "glue/rte", device="cpu", device_map="auto")
 
 
 class GeneratedTextTest(parameterized.TestCase):

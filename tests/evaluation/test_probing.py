@@ -136,12 +136,8 @@ class ProbeTest(parameterized.TestCase):
         train, validation = self.rows(40, 0), self.rows(200, 1)
         probe = Probe(TONE, GivenFeatures()).fit(train, validation)
         x, y = np.array(train["features"][:]), train["label"][:]
-        scores = [
-            LogisticRegression(C=c, max_iter=500, tol=1e-3)
-            .fit(x, y)
-            .score(validation["features"][:], validation["label"][:])
-            for c in GivenFeatures.regularization
-        ]
+        fitted = [LogisticRegression(C=c, max_iter=500, tol=1e-3).fit(x, y) for c in GivenFeatures.regularization]
+        scores = [one.score(validation["features"][:], validation["label"][:]) for one in fitted]
         self.assertEqual(probe.classifier.C, GivenFeatures.regularization[int(np.argmax(scores))])
         predicted = probe.predict(validation)
         self.assertAlmostEqual(np.mean(predicted == validation["label"][:]), max(scores), delta=0.02)

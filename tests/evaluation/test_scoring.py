@@ -66,9 +66,8 @@ class TaskMetricsTest(parameterized.TestCase):
         spec = get_task("rte")
         metrics = compute_task_metrics(spec, rows_of([0, -1, 1, -1]), ["entailment", "x", "entailment", "entailment"])
         self.assertEqual((metrics["accuracy"], metrics["unparsed_fraction"]), (0.5, 0.25))
-        self.assertEqual(
-            compute_task_metrics(spec, rows_of([-1, -1]), ["entailment", "x"]), {"unparsed_fraction": 0.5}
-        )
+        unlabeled = compute_task_metrics(spec, rows_of([-1, -1]), ["entailment", "x"])
+        self.assertEqual(unlabeled, {"unparsed_fraction": 0.5})
         self.assertEqual(compute_task_metrics(spec, rows_of([-1]), predicted_ids=[0]), {})
 
     @parameterized.product(num_labels=[2, 5], name=CLASS_METRICS)

@@ -28,15 +28,9 @@ class TaskConfigTest(parameterized.TestCase):
     @parameterized.parameters(*TASKS)
     def test_a_saved_configuration_is_read_as_it_was(self, name):
         task = get_task(name)
-        config = TaskConfig(
-            (task, QUESTIONS),
-            sentence_tokens=True,
-            sentence_language="de",
-            length_normalize_scores=True,
-            generation_max_length=9,
-            generation_num_beams=2,
-            loader_options={task.loader: {"num_pos_examples": 1}},
-        )
+        settings = {"sentence_language": "de", "length_normalize_scores": True, "generation_max_length": 9}
+        options = {task.loader: {"num_pos_examples": 1}}
+        config = TaskConfig((task, QUESTIONS), True, generation_num_beams=2, loader_options=options, **settings)
         config.save_pretrained(self.folder)
         self.assertEqual(TaskConfig.from_pretrained(self.folder), config)
         self.assertEqual(TaskConfig.from_pretrained(self.folder).tasks[0].labels, task.labels)

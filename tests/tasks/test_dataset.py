@@ -17,22 +17,12 @@ TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 
 class CollatorTest(parameterized.TestCase):
     def test_the_collator_pads_and_passes_on_no_other_columns(self):
-        rows = [
-            {
-                "input_ids": np.array([5, 6, 1]),
-                "labels": np.array([7, 1]),
-                "num_cut_tokens": 2,
-                "index": 4,
-                "text": "x",
-            },
-            {
-                "input_ids": np.array([5, 1]),
-                "labels": np.array([7, 8, 1]),
-                "num_cut_tokens": 0,
-                "index": 3,
-                "text": "",
-            },
+        columns = ("input_ids", "labels", "num_cut_tokens", "index", "text")
+        values = [
+            (np.array([5, 6, 1]), np.array([7, 1]), 2, 4, "x"),
+            (np.array([5, 1]), np.array([7, 8, 1]), 0, 3, ""),
         ]
+        rows = [dict(zip(columns, row, strict=True)) for row in values]
         batch = DataCollatorForTasks(TOKENIZER)(rows)
         expected = {
             "input_ids": [[5, 6, 1], [5, 1, 0]],

@@ -104,10 +104,10 @@ class TargetTest(parameterized.TestCase):
 
     def test_one_of_several_references_is_chosen_by_seed_and_example(self):
         row = {"question": "Who?", "answers": ["Ishmael", "Cato", "Bingley"]}
-        chosen = [TOKENIZER.decode(encode(row, QUESTIONS, seed=seed)["labels"][:-1]) for seed in range(20)]
+        seeds = [*range(20), *range(20)]
+        chosen = [TOKENIZER.decode(encode(row, QUESTIONS, seed=seed)["labels"][:-1]) for seed in seeds]
         self.assertEqual(set(chosen), set(row["answers"]))
-        again = [TOKENIZER.decode(encode(row, QUESTIONS, seed=seed)["labels"][:-1]) for seed in range(20)]
-        self.assertEqual(chosen, again)
+        self.assertEqual(chosen[:20], chosen[20:])
 
     def test_long_targets_are_cut_and_counted(self):
         row = {"question": "Who?", "answers": [SENTENCES[3]]}
@@ -131,15 +131,16 @@ class TargetTest(parameterized.TestCase):
 
 class DatasetTest(parameterized.TestCase):
     def test_equal_preprocessors_have_one_fingerprint(self):
-        preprocessors = [
-            TaskPreprocessor(tiny_tokenizer(True), get_task("rte"), sentence_tokens=True) for _ in range(2)
-        ]
-        self.assertEqual(*map(Hasher.hash, preprocessors))
-        other = TaskPreprocessor(TOKENIZER, RTE, sentence_tokens=True, max_source_length=99)
-        self.assertNotEqual(Hasher.hash(other), Hasher.hash(preprocessors[0]))
+        def fingerprint(**options):
+            return Hasher.hash(
+                TaskPreprocessor(tiny_tokenizer(True), get_task("rte"), sentence_tokens=True, **options)
+            )
+
+        before = fingerprint()
+        self.assertEqual(fingerprint(), before)
+        self.assertNotEqual(fingerprint(max_source_length=99), before)
         with mock.patch.object(TaskPreprocessor, "version", 99):
-            changed = TaskPreprocessor(tiny_tokenizer(True), get_task("rte"), sentence_tokens=True)
-        self.assertNotEqual(Hasher.hash(changed), Hasher.hash(preprocessors[0]))
+            self.assertNotEqual(fingerprint(), before)
 
     def test_statistics_count_what_was_cut(self):
         rows = rte_rows(8)

@@ -59,20 +59,18 @@ class ExamplesTest(parameterized.TestCase):
 
 
 class MetricsTest(parameterized.TestCase):
-    def test_usual_metrics_follow_from_the_kind_of_label(self):
-        kinds = [["a", "b"], None, ["1.0", "1.5"]]
-        steps = [None, None, 0.5]
-        tasks = [as_task(ENTRY | {"labels": k, "label_step": s}, "m", "t") for k, s in zip(kinds, steps, strict=True)]
-        self.assertEqual(
-            [task.metric_names for task in tasks], [("accuracy",), ("rougeL", "exact_match"), ("pearson", "spearman")]
-        )
-        self.assertEqual([task.metric_to_optimize for task in tasks], ["accuracy", "rougeL", "pearson"])
+    @parameterized.parameters(
+        (["a", "b"], None, ("accuracy",)),
+        (None, None, ("rougeL", "exact_match")),
+        ("01", 1.0, ("pearson", "spearman")),
+    )
+    def test_usual_metrics_follow_from_the_kind_of_label(self, labels, step, expected):
+        task = as_task(ENTRY | {"labels": labels and list(labels), "label_step": step}, "mine", "t")
+        self.assertEqual((task.metric_names, task.metric_to_optimize), (expected, expected[0]))
 
 
 class PredictionsTest(parameterized.TestCase):
-    @parameterized.parameters(
-        *((" 4.80 ", "4.8"), ("3.5", "3.6"), ("-0.0", "0.0"), ("4e0", "4.0")),
-    )
+    @parameterized.parameters((" 4.80 ", "4.8"), ("3.5", "3.6"), ("-0.0", "0.0"), ("4e0", "4.0"))
     def test_a_number_on_the_scale_is_the_nearest_label(self, text, label):
         task = get_task("stsb")
         self.assertEqual(task.labels[task.parse(text)], label)

@@ -93,9 +93,8 @@ class DiscoEvalTest(TaskFilesTestCase):
         def download(path, name, **_):
             return str(self.folder / "data" / path / name)
 
-        self.write("OfekGlick/DiscoEval/data/RST/RST_TRAIN.pkl", pickle.dumps(self.STRUCTURE))
-        self.write("OfekGlick/DiscoEval/data/RST/RST_DEV.pkl", pickle.dumps(self.STRUCTURE))
-        self.write("OfekGlick/DiscoEval/data/RST/RST_TEST.pkl", pickle.dumps(self.STRUCTURE))
+        for name in ("TRAIN", "DEV", "TEST"):
+            self.write(f"OfekGlick/DiscoEval/data/RST/RST_{name}.pkl", pickle.dumps(self.STRUCTURE))
         for name in ("train", "valid", "test"):
             self.write(f"OfekGlick/DiscoEval/data/BSO/wiki/{name}.txt", "A .\tB .\n")
         with mock.patch.object(disco_eval, "hf_hub_download", side_effect=download):
