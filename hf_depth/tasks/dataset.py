@@ -27,17 +27,14 @@ HOW_TO_PREPARE = (
 class DataCollatorForTasks(DataCollatorForSeq2Seq):
     """
     A [`DataCollatorForSeq2Seq`] for the columns of [`TaskPreprocessor`] and `index`, the place of an example in its
-    data set.
-
-    Args: as for [`DataCollatorForSeq2Seq`], such as `tokenizer` and `pad_to_multiple_of`.
+    data set. The arguments are those of that class, such as `tokenizer` and `pad_to_multiple_of`.
 
     Returns:
         `dict[str, torch.Tensor]`: int64 tensors. `input_ids` and `attention_mask` have the shape
         `(batch_size, source_length)`, `labels` the shape `(batch_size, target_length)`, padded with -100.
         `num_cut_tokens` and `index` have the shape `(batch_size,)`. A column that the examples lack is left out.
 
-    Raises:
-        `ValueError`: if the examples have no `input_ids` because they are not prepared.
+    Raises `ValueError` if the examples have no `input_ids` because they are not prepared.
 
     >>> import tempfile
     >>> from hf_depth import DataCollatorForTasks
@@ -123,8 +120,9 @@ class TaskDataset(torch.utils.data.Dataset):
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:
     """
-    Name data sets as [`TaskTrainer`] takes them: by split, by task, or by both, such as `mnli_validation_matched`. A
-    single data set is returned as it is.
+    Name data sets as [`TaskTrainer`] takes them: by split, by task, or by both, such as `mnli_validation_matched`.
+
+    A single data set is returned as it is.
     """
     if len(datasets) == 1:
         return datasets[0]

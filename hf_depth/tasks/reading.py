@@ -304,12 +304,9 @@ def check_rows(
         place: where the examples come from, for errors.
         allow_empty_texts: keep empty texts instead of raising, for data that the user cannot repair.
 
-    Returns:
-        The text columns of the task, its label column and `idx`. A label is the number of a class (int64), a number
-        to predict (float64), or a list of references; -1, -1.0 or no reference if the example is unlabeled. `idx` is
-        the column of the data or, without one, the place of the example.
-
-    Raises `ValueError` if something is wrong; the message names the place, the row and the column.
+    Returns the text columns, the label column (see [`TaskSpec.read_label`]) and `idx`, which is the column of the data
+    or else the place of the example. Raises `ValueError` if something is wrong; names the place, the row and the
+    column.
     """
     place = place or f"split {split!r}"
     needs_labels = split not in spec.test_splits

@@ -112,12 +112,8 @@ def register_task(
     task = as_task(task, benchmark, name)
     tasks = DATASET_VALS.setdefault(task.benchmark, {})
     if not overwrite and task.name in tasks and as_task(tasks[task.name], task.benchmark, task.name) != task:
-        raise FieldError(
-            task.name,
-            "name",
-            f"the benchmark {task.benchmark!r} already has another task of that name. Choose another one, or replace "
-            "it by `register_task(…, overwrite=True)`.",
-        )
+        message = f"the benchmark {task.benchmark!r} already has another task of that name. Choose another one, or "
+        raise FieldError(task.name, "name", f"{message}replace it by `register_task(…, overwrite=True)`.")
     tasks[task.name] = task
     return task
 

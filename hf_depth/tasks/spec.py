@@ -57,8 +57,7 @@ class TaskSpec:
 
     Args:
         benchmark, name (`str`): the keys of the task in `DATASET_VALS`.
-        text_column_name (`tuple[str, ...]`):
-            The columns with text, in the order of the prompt, or a single one.
+        text_column_name (`tuple[str, ...]`): the columns with text, in the order of the prompt, or a single one.
         prefix (`tuple[str, ...]`): the text that the prompt puts before each column, one per column.
         labels (`Mapping[int, str]` or `Sequence[str]`, *optional*):
             The text of each class, by number from 0 or in this order; `None` for a free-form task.
@@ -77,8 +76,7 @@ class TaskSpec:
         train_split (`str`), validation_splits, test_splits (`tuple[str, ...]`):
             The names of its splits. An empty `train_split` is for a task without training data.
         train_on (`str`, *optional*): another task of the benchmark, whose training and validation data is used.
-        submission_names (`tuple[str, ...]`, *optional*):
-            The files to submit to the benchmark's server, one for each test split.
+        submission_names (`tuple[str, ...]`, *optional*): the files for the benchmark's server, one per test split.
         submission_labels (`str`, *optional*, defaults to `"text"`):
             What such a file holds: the `"text"` or the `"id"` of a class, or a `"number"`.
         loader (`str`, *optional*, defaults to `"table"`): a key of `tasks.loading.LOADERS`: what reads the examples.
@@ -95,8 +93,7 @@ class TaskSpec:
             The size of the probe's hidden layer; 0 for a linear probe, which cannot compare a `"concatenation"`.
         version (`int`, *optional*, defaults to 1): raised when a score may change.
 
-    Raises:
-        `ValueError`: if a field is wrong; names the task, the field and what is accepted.
+    Raises `ValueError` if a field is wrong; names the task, the field and what is accepted.
 
     >>> task = TaskSpec("mine", "tone", "review", "tone review:", labels=("sad", "glad"))
     >>> task.prompt({"review": "A fine film.", "label": 1}), task.targets({"label": 1})
@@ -152,7 +149,7 @@ class TaskSpec:
         self._set("metric_to_optimize", optimized or self.metric_names[0])
         usual_features = "product" if len(self.text_column_name) == 2 else "concatenation"
         self._set("probe_features", self.probe_features or usual_features)
-        for name, message in _problems(self):  # the first one, as each check relies on those before it
+        for name, message in _problems(self):
             raise FieldError(self.name, name, message)
 
     def _set(self, name: str, value: Any) -> None:
@@ -213,14 +210,8 @@ class TaskSpec:
         "true" and so on. If the texts of the classes are numbers, a number is such a text. So a label must be read
         only once: if the classes are called "1" to "5", the class 1 is not the text "1".
 
-        Args:
-            label: the value of the label column. `-1`, `None` or an empty text mark an unlabeled example.
-
-        Returns:
-            The number of the class, the number, or the list of references; for an unlabeled example -1, -1.0 or `[]`.
-
-        Raises:
-            `ValueError`: if the task has no such label.
+        For an unlabeled example (`-1`, `None` or an empty text) it is -1, -1.0 or `[]`. Raises `ValueError` if there
+        is no such label.
         """
         if self.labels is None:
             return self._references(label)
@@ -273,10 +264,8 @@ class TaskSpec:
         """
         Return the class of an example, or the class nearest to its number; `-1` if it is unlabeled.
 
-        The label is what [`~TaskSpec.read_label`] returned, or the text of a class.
-
-        Raises:
-            `ValueError`: if the task has no such label.
+        Its label is what [`~TaskSpec.read_label`] returned, or the text of a class. Raises `ValueError` if there is no
+        such label.
         """
         label = example.get(self.label_column_name)
         if self.labels is None:
@@ -298,10 +287,9 @@ class TaskSpec:
 
     def parse(self, text: str) -> int:
         """
-        Return the class that a predicted text names; `-1` if it names none.
+        Return the class that a predicted text names; `-1` if it names none. White space at the ends is ignored.
 
-        White space at the ends is ignored. If the task predicts a number, a number within the range of the labels
-        names the nearest label: `"5"` is `"5.0"`.
+        If the task predicts a number, a number within the range of the labels names the nearest label.
         """
         text = text.strip()
         for label_id, label in (self.labels or {}).items():
@@ -316,9 +304,8 @@ class TaskSpec:
 
     def label_values(self, label_ids: Sequence[int]) -> np.ndarray:
         """
-        Return the numbers that classes stand for: float64, `(number of classes,)`.
-
-        If the task predicts a number, they are read from the labels, and `UNPARSED` is -1. Else they are the ids.
+        Return the numbers that classes stand for, float64: read from the labels if the task predicts a number, with -1
+        for `UNPARSED`; else the ids.
         """
         ids = np.asarray(label_ids, dtype=np.int64)
         if not self.is_regression:
@@ -377,9 +364,11 @@ def check_prediction_mode(
 
 
 def _problems(task: TaskSpec) -> Iterator[tuple[str, str]]:
-    """Yield the fields with wrong values, and what is wrong with them."""
-    for check in (_wrong_values, _wrong_columns, _wrong_labels, _wrong_metrics):
-        yield from check(task)
+    """Yield the fields with wrong values, and what is wrong with them. Each check relies on those before it."""
+    yield from _wrong_values(task)
+    yield from _wrong_columns(task)
+    yield from _wrong_labels(task)
+    yield from _wrong_metrics(task)
 
 
 def _wrong_values(task: TaskSpec) -> Iterator[tuple[str, str]]:
@@ -406,18 +395,18 @@ def _wrong_columns(task: TaskSpec) -> Iterator[tuple[str, str]]:
     if len(set(columns)) < max(1, len(columns)):
         yield "text_column_name", f"must name one or several different columns, got {columns!r}."
     if len(task.prefix) != len(columns):
-        yield (
-            "prefix",
+        message = (
             f"there must be one for each of the {len(columns)} text columns ({listed(columns)}), got "
-            f"{len(task.prefix)}: {task.prefix!r}. Use an empty text for a column without prefix.",
+            f"{len(task.prefix)}: {task.prefix!r}. Use an empty text for a column without prefix."
         )
+        yield "prefix", message
     for column in (*columns, task.label_column_name):
         if any(f"{{{column}}}" in prefix for prefix in task.prefix):
-            yield (
-                "prefix",
+            message = (
                 f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
-                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
+                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`."
             )
+            yield "prefix", message
     if not task.label_column_name or task.label_column_name in columns:
         yield "label_column_name", f"must name another column, got {task.label_column_name!r}."
     needed = PROBE_FEATURES[task.probe_features]
@@ -436,18 +425,13 @@ def _wrong_labels(task: TaskSpec) -> Iterator[tuple[str, str]]:
             yield "labels", f"must be the numbers to predict, in steps of {step}, as texts."
         return
     if not isinstance(labels, Mapping) or list(labels) != list(range(len(labels))) or len(labels) < 2:
-        yield (
-            "labels",
-            f"must be the texts of two or more classes: a list, or a mapping from 0, 1, 2, … to them, got {labels!r}.",
-        )
+        yield "labels", f"must be the texts of two or more classes: a list, or a mapping from 0, 1, … got {labels!r}."
     texts = list(labels.values())
     for number, text in labels.items():
         if not isinstance(text, str) or not text or text != text.strip():
             advice = " YAML reads yes, no, true and false as truth values:" if isinstance(text, bool) else ""
-            yield (
-                "labels",
-                f"class {number} must be text, with no space at its ends, got {text!r}.{advice} Put quotes.",
-            )
+            message = f"class {number} must be text, with no space at its ends, got {text!r}.{advice} Put quotes."
+            yield "labels", message
         if text in UNLABELED_TEXTS:
             yield "labels", f"{text!r} marks an unlabeled example, so no label can have this text."
         if texts.count(text) > 1:

@@ -47,23 +47,17 @@ class LoadedTask:
 
 class TaskSplits:
     """
-    The data of one or several tasks, for [`TaskTrainer`].
+    The data of one or several tasks, for [`TaskTrainer`]. Make it with [`~TaskSplits.load`] or
+    [`~TaskSplits.from_datasets`].
 
     ```python
     splits = TaskSplits.load("glue/rte", train_file="train.jsonl", validation_file="validation.jsonl")
     splits.prepare(tokenizer)
-    trainer = TaskTrainer(
-        model=model,
-        args=args,
-        train_dataset=splits.train_dataset(),
-        eval_dataset=splits.eval_dataset(),
-        processing_class=tokenizer,
-    )
+    data = {"train_dataset": splits.train_dataset(), "eval_dataset": splits.eval_dataset()}
+    trainer = TaskTrainer(model=model, args=args, processing_class=tokenizer, **data)
     trainer.train()
     trainer.evaluate_tasks(splits.test_datasets())
     ```
-
-    Make one with [`~TaskSplits.load`] or [`~TaskSplits.from_datasets`].
 
     Attributes:
         parts (`list[LoadedTask]`): the splits of each task, with token ids once they are prepared.
@@ -302,15 +296,11 @@ class TaskSplits:
         return interleave_datasets(parts, probabilities=rates, seed=seed, stopping_strategy="all_exhausted")
 
     def eval_dataset(self) -> TaskDataset | dict[str, TaskDataset] | None:
-        """
-        Return the prepared validation splits for [`TaskTrainer`]; `None` if there is none.
-
-        Several splits come as a dictionary with keys such as `rte` or `mnli_validation_matched`.
-        """
+        """Return the prepared validation splits, named by [`name_datasets`]; `None` if there is none."""
         return self._evaluated("validation_splits")
 
     def test_datasets(self) -> TaskDataset | dict[str, TaskDataset] | None:
-        """Return the prepared test splits for [`TaskTrainer.evaluate_tasks`]; `None` if there is none."""
+        """Return the prepared test splits, named by [`name_datasets`]; `None` if there is none."""
         return self._evaluated("test_splits")
 
     def _evaluated(self, field: str) -> TaskDataset | dict[str, TaskDataset] | None:
@@ -355,7 +345,7 @@ class TaskSplits:
         return self.files.names or {self._name(task): told_name(task.path) or PYTHON_TEXT for task in self.tasks}
 
     def _name(self, task: TaskSpec) -> str:
-        """Return the name of a task for reports, with the benchmark if two tasks have the same name."""
+        """Return the name of a task for reports."""
         return task.full_name if [other.name for other in self.tasks].count(task.name) > 1 else task.name
 
     def preview(self, number: int = 2) -> str:
@@ -430,7 +420,7 @@ def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float
     """
     Return the probability of drawing each task: in proportion to `min(size, maximum) ** (1 / temperature)`.
 
-    So a task larger than `maximum` counts as one of that size, and a temperature above 1 draws tasks more evenly.
+    A task larger than `maximum` counts as one of that size, and a temperature above 1 draws tasks more evenly.
 
     Source: Raffel et al. (2020), section 3.5.2.
 
