@@ -181,7 +181,7 @@ class CorpusArguments:
 
     def describe_documents(self, cache_dir: str | None = None) -> dict[str, Any]:
         """
-        What identifies the documents to train on beside the flags, see [`corpus.describe_documents`]; of a mixture
+        What identifies the documents to train on beside the flags, see [`corpus.describe_documents`]. A mixture has
         each setting of each source by itself, so that a difference is named.
         """
         from ..data.corpus import describe_documents
@@ -323,16 +323,20 @@ class ObjectiveArguments:
     mean_noise_span_length: float | None = HfArg(default=None, help="Mean length of a masked span (default: 3.0).")
     pmi_vocab_file: str | None = HfArg(default=None, help="Mask the collocations of this file as a whole.")
     denoisers: list[str] | None = HfArg(default=None, help="density, mean_length, mode, weight (default: UL2's).")
-    mode_tokens: bool | None = HfArg(default=None, help="Of denoisers: begin each input with one (default: True).")
+    mode_tokens: bool | None = HfArg(default=None, help="Inputs of denoisers begin with a mode token (default: True).")
     sentence_shuffling_probability: float | None = HfArg(default=None, help="DEPTH: share of examples (default: 0.5).")
     max_source_length: int | None = HfArg(default=None, help="Longest encoder input in tokens (default: 512).")
     max_target_length: int | None = HfArg(default=None, help="Longest target (default: what the input needs).")
-    max_sentences: int | None = HfArg(default=None, help="DEPTH: of an example (default: all sentence tokens).")
+    max_sentences: int | None = HfArg(
+        default=None, help="DEPTH: in an example at most (default: all sentence tokens)."
+    )
     min_sentences: int | None = HfArg(default=None, help="DEPTH: leave out examples with fewer (default: 1).")
     sentence_language: str | None = HfArg(default=None, help="Rules: a code such as de, or lines (default: en).")
     pack_examples: bool | None = HfArg(default=None, help="T5: join documents into full windows (default: False).")
     packing: bool | None = HfArg(default=None, help="Several examples in a row, each apart (default: False).")
-    packed_source_length: int | None = HfArg(default=None, help="Of a packed row (default: one or two examples).")
+    packed_source_length: int | None = HfArg(
+        default=None, help="Length of a packed row (default: one or two examples)."
+    )
     packed_target_length: int | None = HfArg(default=None, help="Likewise for the targets.")
     metadata_columns: list[str] | None = HfArg(default=None, help="Columns, such as url, that stand before texts.")
     metadata_probability: float | None = HfArg(default=None, help="Share of the examples with them (default: 0.5).")

@@ -99,7 +99,7 @@ def set_up(training_args: "TrainingArguments") -> None:
     """
     Set up logging, check the launch, and give each run of a W&B sweep a folder of its own.
 
-    Progress bars are shown on a terminal by the first process. A CPU takes denormal numbers for 0: the gradients of a
+    Progress bars are shown on a terminal by the first process. A CPU takes denormal numbers for 0. The gradients of a
     T5 are full of them, and some processors spend most of a step on them.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:

@@ -40,7 +40,7 @@ class ModelArguments:
     """
     A checkpoint to start from, or the size of a model from scratch: T5 v1.1 unless its fields say otherwise.
 
-    Without a `tokenizer_name` the tokenizer is that of the checkpoint, of prepared shards or of `config_name`; without
+    Without a `tokenizer_name` the tokenizer comes from the checkpoint, the prepared shards or `config_name`. Without
     any of these, one is trained on the text.
     """
 
@@ -67,12 +67,16 @@ class ModelArguments:
     lora_target_modules: str | None = HfArg(default=None, help="Linear layers, such as q+v (default: all-linear).")
     load_in_4bit: bool = HfArg(default=False, help="Load the checkpoint in 4 bits (needs bitsandbytes).")
     load_in_8bit: bool = HfArg(default=False, help="Load the checkpoint in 8 bits (needs bitsandbytes).")
-    num_sentence_tokens: int | None = HfArg(default=None, help="Of DEPTH (default: the tokenizer's, or 20).")
+    num_sentence_tokens: int | None = HfArg(
+        default=None, help="DEPTH: their number (default: the tokenizer's, or 20)."
+    )
     hierarchical_encoder_mask: bool | None = HfArg(default=None, help="If false, sentence tokens see all tokens.")
     hierarchical_decoder_mask: bool | None = HfArg(default=None, help="If false, they see all earlier tokens.")
     hierarchical_cross_mask: bool | None = HfArg(default=None, help="If false, they see all tokens of the input.")
     # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
-    vocab_size: int | None = HfArg(default=None, help="Of the model, and of a vocabulary trained here (4096).")
+    vocab_size: int | None = HfArg(
+        default=None, help="Rows of the model, and tokens of a vocabulary trained here (4096)."
+    )
     d_model: int | None = HfArg(default=None, help="Hidden size of the model (default 512).")
     d_kv: int | None = HfArg(default=None, help="Size of an attention head (default 64).")
     d_ff: int | None = HfArg(default=None, help="Hidden size of the feed-forward layers (default 1024).")
@@ -82,7 +86,7 @@ class ModelArguments:
     dropout_rate: float | None = HfArg(default=None, help="Default: 0.0 from scratch, the checkpoint's otherwise.")
     feed_forward_proj: str | None = HfArg(
         default=None,
-        help="gated-gelu is that of v1.1 (default), relu of v1.0.",
+        help="gated-gelu as in v1.1 (default), relu as in v1.0.",
         metadata={"choices": ["gated-gelu", "gated-silu", "gated-relu", "gelu", "silu", "relu"]},
     )
     tie_word_embeddings: bool | None = HfArg(default=None, help="true: as T5 v1.0; false (default): as v1.1.")
@@ -174,7 +178,7 @@ class ModelArguments:
         name = self.tokenizer_name or self.model_name_or_path or of_data
         if name is None and self.config_name is not None and not _is_without_tokenizer(self.config_name):
             name = self.config_name
-            logger.info(f"The tokenizer is that of `--config_name {name}`: `--tokenizer_name` names another one.")
+            logger.info(f"The tokenizer comes from `--config_name {name}`: `--tokenizer_name` names another one.")
         return None if name is None else self._with_sentence_tokens(load_tokenizer(name, **self.hub_arguments))
 
     def train_tokenizer(

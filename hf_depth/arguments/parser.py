@@ -38,8 +38,8 @@ def parse_arguments(
     defaults: Mapping[str, Any] | None = None,
 ) -> tuple:
     """
-    Fill dataclasses from flags, from a YAML or JSON file, or from a file followed by flags that override it: one
-    instance of each, in their order. A mistake ends the process with status 2 and a message that names the flag.
+    Fill dataclasses from flags, from a YAML or JSON file, or from a file followed by flags that override it. Returns
+    one instance of each. A mistake ends the process with status 2 and a message that names the flag.
 
     The file maps names of flags to values: `null` is `None`, a list gives a flag several values, and a mapping goes to
     flags that take JSON. Plain values are read as on the command line: `learning_rate: 1e-4` is a number, and
@@ -48,8 +48,8 @@ def parse_arguments(
     A dataclass, as for `transformers.HfArgumentParser`, may have
 
     - `_argument_group_name`, the topic of its flags in `--help`;
-    - `option_groups`, which maps the name of a flag to fields that are options of it: with `{"config_overrides":
-      ("d_model",)}`, `d_model` is given by `--config_overrides d_model=256`, or in a file by a mapping;
+    - `option_groups`, which maps the name of a flag to fields that are options of it. With `{"config_overrides":
+      ("d_model",)}`, one writes `--config_overrides d_model=256`, or a mapping in a file;
     - `alternatives`, which maps each of several fields to those that belong to it. A flag for one of them replaces the
       others in the file: `--train_file` its `dataset_name`.
 

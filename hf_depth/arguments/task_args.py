@@ -63,7 +63,7 @@ class TaskArguments:
     pad_to_multiple_of: int | None = HfArg(default=None, help="Pad lengths to a multiple of this.")
     mixing_temperature: float = HfArg(default=1.0, help="Several tasks: above 1 draws them more evenly.")
     # Options: two for all tasks, then those of loaders.
-    split_seed: int = HfArg(default=42, help="Of splits and limits; --seed has no part in it.")
+    split_seed: int = HfArg(default=42, help="Seed of splits and limits, whatever the --seed.")
     mixing_maximum: int = HfArg(default=65536, help="Several tasks: a larger one counts as one of this size.")
     text_column: str = HfArg(default="text", help="Discourse: column that holds the documents.")
     max_examples_per_document: int | None = HfArg(default=20, help="Discourse: examples of one document at most.")
@@ -126,7 +126,7 @@ def parse_task_arguments(
     names, and the defaults of the flags with which it was evaluated. These it also brings to a task that is trained on
     one of its own, such as GLUE's `ax` to a model of `mnli`.
 
-    `dataclass_types` are those of the model, of the tasks and of the training. Behind their instances stands the
+    `dataclass_types` are dataclasses of the model, of the tasks and of the training. Behind their instances stands the
     `list[TaskSpec]`.
     """
     from ..tasks.registry import training_tasks
@@ -151,8 +151,8 @@ def parse_task_arguments(
 
 def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> "TaskConfig | None":
     """
-    What the folder of a fine-tuned model says about its tasks, if the arguments name no others: neither a benchmark
-    nor a task file, and by `dataset_name` at most some of the model's tasks.
+    What the folder of a fine-tuned model says about its tasks. `None` if the arguments name others, by a benchmark, a
+    task file or a `dataset_name`.
     """
     names = task_args.dataset_name or ()
     if task_args.benchmark or task_args.task_file or ALL_TASKS in names:

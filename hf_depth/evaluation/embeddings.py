@@ -31,8 +31,8 @@ def sentence_embeddings(
     sentence_language: str = "en",
 ) -> torch.FloatTensor | list[torch.FloatTensor]:
     """
-    Embed sentences by the encoder alone: by the states of a DEPTH model at its sentence tokens, or by the mean of the
-    states of a T5 at the tokens of each sentence.
+    Embed sentences by the encoder alone. A DEPTH model gives its states at the sentence tokens, a T5 the mean of its
+    states at the tokens of each sentence.
 
     The sentences of a document are read together. To embed sentences without their context, make each a document:
     `[[sentence] for sentence in sentences]`. Nothing is ever cut, and other documents of the batch change nothing.
@@ -52,8 +52,8 @@ def sentence_embeddings(
         with one for each.
 
     Raises:
-        `ValueError`: if model and tokenizer do not fit each other; if a document has no sentence, too many, or one
-            without a token; if there is no such layer or pooling.
+        `ValueError`: if model and tokenizer do not fit each other, if there is no such layer or pooling, or if a
+            document has no sentence, too many, or one without a token.
         `FloatingPointError`: if an embedding is not finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, sentence_embeddings, train_tokenizer

@@ -3,8 +3,8 @@ The metrics of tasks: a table of functions of scikit-learn, scipy, rouge-score, 
 
 Generated text that is none of the labels has the class `UNPARSED`, which no example has, so it is always wrong.
 Accuracy and the correlation of classes count it as a class of its own, the correlation of numbers as the number -1, as
-T5 does. F1, precision and recall of two classes count it as the class that the example does not have, as T5 does: in
-place of a negative prediction it would otherwise cost nothing. If there are more classes, its own class misses it.
+T5 does. F1, precision and recall of two classes count it as the class that the example does not have, as T5 does.
+Otherwise it would cost nothing in place of a negative prediction. If there are more classes, its own class misses it.
 """
 
 import importlib.util
@@ -230,9 +230,9 @@ def register_metric(
 
     Args:
         metric (`Callable` or `evaluate.Metric`):
-            A function of `(predictions, references)` that returns one score for all examples, or one for each, whose
-            mean counts; or a metric of `evaluate`, such as `evaluate.load("meteor")`.
-        key (`str`, *optional*): the name; by default that of the function or metric.
+            A function of `(predictions, references)`, or a metric of `evaluate`, such as `evaluate.load("meteor")`. It
+            returns one score for all examples, or one for each, whose mean counts.
+        key (`str`, *optional*): the name; by default the function's or the metric's own.
         kind (`str`):
             What is compared. `"ids"`, for tasks with labels: arrays of the numbers of classes, -1 for an unparseable
             prediction. A function that takes `num_labels` gets their number; one that takes `sample_weight` also

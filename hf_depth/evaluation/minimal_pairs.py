@@ -5,7 +5,7 @@ and nothing is generated.
 Source: BLiMP (Warstadt et al. 2020, arXiv 1912.00582), whose files are read as they are. A model that fills blanks is
 asked for what it was trained on, in one of three ways (`SCORES`):
 
-- `"spans"`: each span of a sentence is a blank in turn, and the log-probabilities are added up: the
+- `"spans"`: each span of a sentence is a blank in turn, and the log-probabilities are added up. This is the
   pseudo-log-likelihood of Salazar et al. (2020, arXiv 1910.14659). With one token a span, these are the blanks of
   `enc_dec_mask` in BabyLM's evaluation pipeline.
 - `"difference"`: all that differs between the two sentences is one blank. The quickest: two examples a pair.
@@ -119,8 +119,8 @@ def score_minimal_pairs(
         batch_size (`int`, *optional*, defaults to 64): blanks of one forward pass.
 
     Raises:
-        `ValueError`: if a sentence has no token, model and tokenizer do not fit each other, or `"prefix"` is asked of
-            a DEPTH model, which reads whole sentences.
+        `ValueError`: if a sentence has no token, or model and tokenizer do not fit each other. A DEPTH model takes no
+            `"prefix"`, as it reads whole sentences.
         `FloatingPointError`: if a log-probability is not finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer

@@ -4,8 +4,8 @@ under which `generate()` names each sentence exactly once.
 
 The model is asked what pre-training asks, with nothing masked. The encoder reads `<eosen> <sent_0> s0 <eosen> <sent_1>
 s1 <eosen> … </s>`, and a target is `<sent_i> <eosen> <sent_j> <eosen> … </s>`. Everything but the sentence tokens
-follows from what stands before. So the probability of an order is a product over its places: the probability of the
-sentence token that stands there, among those that were not named before. It sums to one over all orders of a document.
+follows from what stands before. So the probability of an order is a product over its places. A factor is the
+probability of the sentence token there, among those not named before. The sum over all orders of a document is one.
 """
 
 import itertools
@@ -48,9 +48,9 @@ NO_LIMIT = 1_000_000  # of tokens; prepared examples were cut for their model al
 
 class SentenceOrderLogitsProcessor(LogitsProcessor):
     """
-    Lets `generate()` of a DEPTH model write only targets of its input: each sentence token of the input exactly once,
-    after it the sentinels of that sentence in their order, each followed by text, then `<eosen>`; at the end `</s>`.
-    The model chooses the order of the sentences and the text of the masked spans.
+    Lets `generate()` of a DEPTH model write only targets of its input. Such a target has each sentence token of the
+    input exactly once. After it come the sentinels of that sentence in their order, each followed by text, then
+    `<eosen>`; at the end `</s>`. The model chooses the order of the sentences and the text of the masked spans.
 
     Args:
         config (`DepthConfig`): of the model.
@@ -142,7 +142,7 @@ def order_sentences(
     Put the sentences of a document in order by a pre-trained DEPTH model.
 
     The first of `sentences` gets the token `<sent_0>`, and so on. So another order of the same sentences is another
-    input, which can have another result: a model that was trained with `sentence_shuffling_probability` below 1 tends
+    input, which can have another result. A model that was trained with `sentence_shuffling_probability` below 1 tends
     to copy the order that it is given.
 
     Args:
@@ -161,8 +161,8 @@ def order_sentences(
         `sentences` in this order; `log_probability` of this order among all `n!`, in nats.
 
     Raises:
-        `ValueError`: if the model has no sentence tokens, or others than the tokenizer; if a document has too few
-            sentences or too many, an empty one, or does not fit.
+        `ValueError`: if the model has no sentence tokens, or others than the tokenizer, or if a document has too few
+            sentences, too many or an empty one, or is too long.
         `FloatingPointError`: if a probability is not a number.
 
     >>> from hf_depth import add_sentence_tokens, load_model, order_sentences, train_tokenizer

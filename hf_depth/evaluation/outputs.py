@@ -113,11 +113,11 @@ def write_submission(
     indices: Sequence[int] | None = None,
 ) -> Path | None:
     """
-    Write the predictions for a test set as the server of the benchmark reads them: the header
-    `index<TAB>prediction`, then a row per example, ordered by index.
+    Write the predictions for a test set as the server of the benchmark reads them. The header is
+    `index<TAB>prediction`; then comes a row per example, ordered by index.
 
     A server rejects a file with anything but labels, so an unparseable prediction becomes the first label, with a
-    warning. `indices` are those of the examples (GLUE's column `idx`); by default they count up from 0. Returns the
+    warning. `indices` number the examples (GLUE's column `idx`); by default they count up from 0. Returns the
     file, named by the task; `None` if there is no such file for this split.
     """
     files = dict(zip(spec.test_splits, spec.submission_names, strict=False))
@@ -141,8 +141,8 @@ def write_submission(
 
 def results_table(evaluations: Sequence[TaskEvaluation], markdown: bool = False) -> str:
     """
-    Return the scores as lines of text, or as a Markdown table: task, split, metric, model, majority class, chance and,
-    if there are any, the baselines that were fitted and the unparsed fraction.
+    Return the scores as lines of text, or as a Markdown table. Its columns are task, split, metric, model, majority
+    class and chance, then fitted baselines and the unparsed fraction, if there are any.
     """
     shown = ("majority", "chance", *BASELINES, "from_scratch")
     head = ["task", "split", "metric", "model", *(name.replace("_", " ") for name in shown), "unparsed"]

@@ -114,7 +114,7 @@ def plot_unshuffling(
 ) -> None:
     """
     Draw un-shuffling accuracies, with their 95 % Wilson score intervals, over the number of sentences and over
-    position: of shuffled examples or, if there are none, of all.
+    position. They count shuffled examples or, if there are none, all.
 
     `accuracies` holds what [`unshuffling_accuracy`] returns, by the way of generating (a key of `DECODINGS`).
     """

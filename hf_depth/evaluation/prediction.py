@@ -66,7 +66,7 @@ class TaskPredictor:
             For `generate()`, as in the evaluation of the training; by default the longest label or target, and what
             `model.generation_config` says.
 
-    Raises `ValueError` if model and tokenizer do not fit each other, labels of a free-form task are to be scored, or a
+    Raises `ValueError` if model and tokenizer do not fit each other, if a free-form task has labels to score, or if a
     number is below 1.
 
     >>> from hf_depth import TaskPredictor, add_sentence_tokens, load_model, train_tokenizer

@@ -1,6 +1,6 @@
 """
-Probes: what a classifier reads in a model's frozen sentence embeddings, beside what it reads in a bag of words and in
-the embeddings of the same model with random weights.
+Probes: what a classifier reads in a model's frozen sentence embeddings. Beside it stands what it reads in a bag of
+words, and in the embeddings of the same model with random weights.
 
 Each sentence is embedded by itself, and the task says how the embeddings of an example are combined. The classifier is
 a logistic regression or, for discourse coherence, a network with one hidden layer.
@@ -200,8 +200,8 @@ class BagOfWords:
 
 class Probe:
     """
-    A classifier of a task's classes that scores best on validation examples: a logistic regression with one of several
-    regularizations or, if the task has `probe_hidden_units`, a network after one of its epochs.
+    The classifier of a task's classes that scores best on validation examples. It is a logistic regression with one of
+    several regularizations or, if the task has `probe_hidden_units`, a network after one of its epochs.
     """
 
     def __init__(self, spec: TaskSpec, featurizer: EmbeddingFeatures | BagOfWords, seed: int = 42):

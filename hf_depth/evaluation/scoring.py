@@ -38,9 +38,9 @@ def compute_task_metrics(
         whose `scale` is 100, and
 
         - `unparsed_fraction`: the share of generated texts that are none of the labels, over all examples.
-        - `majority_<metric>` and `chance_<metric>`: what always predicting the most frequent class gives, and what
-          guessing among the labels is expected to give (the score of the expected confusion matrix). Both are 0 for
-          numbers.
+        - `majority_<metric>`: what always predicting the most frequent class gives.
+        - `chance_<metric>`: what guessing among the labels is expected to give, by the expected confusion matrix. Both
+          are 0 for numbers.
         - for a free-form task `<metric>_<group>`, such as `rougeL_question_answering`.
 
         If no example is labeled (GLUE's test sets), there is only `unparsed_fraction`.

@@ -21,8 +21,8 @@ def head_loss(
     with_predictions: bool = False,
 ) -> tuple[torch.Tensor, ...] | None:
     """
-    [`linear_cross_entropy`] of an output head. `None` if the head is more than a weight: a layer of PEFT, or one with
-    a bias, a quantized, distributed or partitioned weight, or hooks. T5s call it as `head_loss`.
+    [`linear_cross_entropy`] of an output head. `None` if the head is more than a weight: a layer of PEFT, one with a
+    bias or hooks, or a quantized, distributed or partitioned weight. T5s call it as `head_loss`.
     """
     weight = getattr(head, "weight", None)
     is_plain = (
@@ -101,7 +101,7 @@ def _linear_cross_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """
     Loss, token losses (N,), predictions (N,), and the gradients for the hidden states (N, D) and the weight (V, D).
-    What is not asked for is empty. `dtype` is that of the matrix products.
+    What is not asked for is empty. Matrix products have `dtype`.
     """
     outputs = _empty_outputs(
         hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, with_predictions
@@ -186,8 +186,8 @@ def _fill(
 
 def _softmax(logits, targets, values):
     """
-    The exponentials of the logits (N, V) up to a factor per row, in the memory `values`, which may be that of the
-    logits; their sums (N, 1); and the cross-entropy of the targets (N,).
+    The exponentials of the logits (N, V) up to a factor per row, their sums (N, 1), and the cross-entropy of the
+    targets (N,). The exponentials are written to `values`, which may share the memory of the logits.
     """
     if values.dtype != logits.dtype:
         values.copy_(logits)

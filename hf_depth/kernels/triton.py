@@ -41,8 +41,8 @@ else:
         return function
 
 
-# Queries and keys of a tile, warps, stages: first for half precision with heads of up to 64 numbers, as in training,
-# then for all else. Larger tiles would not stay in registers and shared memory. None was measured.
+# Queries and keys of a tile, warps, stages. The first are for half precision with heads of up to 64 numbers, the
+# second for all else. Larger tiles would not stay in registers and shared memory. None was measured.
 TILES = {
     "forward": ((128, 64, 8, 3), (32, 32, 8, 1)),
     "query_gradient": ((64, 64, 4, 3), (32, 32, 8, 1)),
@@ -109,8 +109,8 @@ def _load_bias(bias, queries, keys, query_length, key_length, EVEN: tl.constexpr
 @jit
 def _query_codes(mask, queries, query_length, key_length):
     """
-    For each query its segment and group in one number, which bits of that a key must share, and its position. The
-    mask is that of one example, (3, Q + K). Queries behind the end, where nothing is stored, are as the last one.
+    For each query its segment and group in one number, which bits of it a key must share, and its position. `mask`
+    (3, Q + K) belongs to one example. Queries behind the end, where nothing is stored, are as the last one.
     """
     queries = tl.minimum(queries, query_length - 1)
     tokens = query_length + key_length
@@ -693,6 +693,6 @@ def depth_triton(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: 
     if not is_known or head_dim > MAX_HEAD_DIM or length > MAX_LENGTH:
         raise UserError(
             f'"depth_triton" is for float32, bfloat16 and float16, heads of up to {MAX_HEAD_DIM} numbers and rows of '
-            f'up to {MAX_LENGTH:,} tokens, not for {query.dtype}, {head_dim} and {length:,}: use "sdpa".'
+            f'up to {MAX_LENGTH:,} tokens. It got {query.dtype}, {head_dim} and {length:,}: use "sdpa".'
         )
     return _attend(query, key, value, bias, mask)[0]

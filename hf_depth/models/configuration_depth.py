@@ -8,8 +8,8 @@ from transformers import PreTrainedConfig, T5Config
 
 # A DEPTH model is made of a model of one of these types. The first ones have `DepthConfig`; ByT5 and Flan-T5 are "t5".
 T5_MODEL_TYPES = ("t5", "mt5", "umt5")
-# Each of these has its own classes, such as `DepthBartConfig` and `DepthBartForConditionalGeneration`, and its own
-# type, "depth_bart": with the type of the plain model, `AutoModelForSeq2SeqLM` would load that without a word.
+# Each of these has its own classes, such as `DepthBartConfig` and `DepthBartForConditionalGeneration`. Each has its
+# own type, such as "depth_bart": by the plain type, `AutoModelForSeq2SeqLM` would load a plain model without a word.
 FAMILIES = {
     "bart": "Bart",
     "mbart": "MBart",
@@ -36,7 +36,7 @@ class DepthFields:
             Id of `<eosen>`, which closes a sentence. For attention it is an ordinary token.
         hierarchical_encoder_mask, hierarchical_decoder_mask, hierarchical_cross_mask (`bool`, *optional*):
             Whether a sentence token attends only to its own sentence (encoder), to earlier sentence tokens and itself
-            (decoder), and to the sentence tokens of the encoder (cross-attention). All are `True` by default.
+            (decoder), to the encoder's sentence tokens (cross-attention). All are `True` by default.
     """
 
     made_of = ()  # the types of models whose configurations and weights this class reads
@@ -66,8 +66,8 @@ class DepthFields:
         free, vocab_size = DepthConfig.vocab_size, config_dict.get("vocab_size", 0)
         if config_dict.get("model_type", cls.model_type) != cls.model_type and not has_ids and vocab_size > free:
             raise ValueError(
-                f"The default ids of the sentence tokens, from {cls.first_sentence_token_id} on, are free in the "
-                f"vocabulary of T5, which has {free} rows, but words in this one of {vocab_size}. "
+                f"The default ids of the sentence tokens, from {cls.first_sentence_token_id} on, are free in T5's "
+                f"vocabulary of {free} rows. In this one of {vocab_size} they are words. "
                 '`load_model(name, tokenizer, model_type="depth")` of hf_depth takes the ids from a tokenizer with '
                 "sentence tokens; or give `first_sentence_token_id` and `eosen_token_id`."
             )

@@ -84,9 +84,9 @@ def load_model(
     model knows the ids of the sentence tokens. Rows are added up to a multiple of 128, and never removed.
 
     Args:
-        name_or_config: a checkpoint (folder or Hub) of a DEPTH model or of any that `AutoModelForSeq2SeqLM` loads; a
-            PEFT adapter, which is merged into its base; or a model from scratch: its configuration, or `None` for the
-            size of T5 v1.1 small.
+        name_or_config: a checkpoint (folder or Hub) of a DEPTH model or of any that `AutoModelForSeq2SeqLM` loads. A
+            PEFT adapter is merged into its base. A configuration gives a model from scratch; `None` gives T5 v1.1 in
+            its small size.
         tokenizer: the tokenizer that the model will read.
         model_type: `"depth"`, or `"t5"` for any model without sentence tokens. By default that of the checkpoint.
         attn_implementation: `"auto"`, `"eager"`, `"sdpa"`, or a [kernel](../performance.md#kernels): `"depth_sdpa"`,
@@ -141,7 +141,7 @@ def load_model(
 
 
 def _load_adapter(name, model_type, tokenizer, hub, options):
-    """A PEFT adapter merged into its base. The revision is that of the adapter."""
+    """A PEFT adapter, loaded by `revision` and merged into its base."""
     if model_type is None:
         with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has no config.json
             model_type = checkpoint_model_type(name, **hub)
@@ -160,8 +160,8 @@ def _ids_of(tokenizer, model_type, name, source, changes):
         trained = getattr(source, field, value)
         if field in SENTENCE_SETTINGS and name is not None and trained != value:
             raise UserError(
-                f"`{field}` of {name} is {trained}, but that of the tokenizer is {value}: the model would look for "
-                "its sentence tokens in rows of the embeddings that were not trained for them. Load the tokenizer "
+                f"`{field}` of {name} is {trained}, but the tokenizer has {value}. The model would look for its "
+                "sentence tokens in rows of the embeddings that were not trained for them. Load the tokenizer "
                 f"that was saved beside the model: `load_tokenizer({str(name)!r})`."
             )
     return ids
@@ -186,7 +186,7 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
 
 
 def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any) -> str:
-    """The kind of a checkpoint, a key of `MODEL_TYPES`. Arguments and errors are those of [`load_config`]."""
+    """The kind of a checkpoint, a key of `MODEL_TYPES`. Arguments and errors: see [`load_config`]."""
     return config_model_type(load_config(name_or_path, **hub_arguments))
 
 
@@ -277,9 +277,9 @@ def _of_type(source, model_type):
         return AutoConfig.for_model(source.made_of[0], **fields)
     if source.model_type not in DEPTH_CONFIGS:
         raise UserError(
-            f"There is no DEPTH model of the kind {source.model_type!r}; there are some of "
-            f"{', '.join(map(repr, DEPTH_CONFIGS))}: families whose attention takes a mask for each pair of tokens, "
-            'and in which tokens meet nowhere else. Give `model_type="t5"`, which is any model without sentence '
+            f"There is no DEPTH model of the kind {source.model_type!r}, only of {', '.join(map(repr, DEPTH_CONFIGS))}."
+            " Their attention takes a mask for each pair of tokens, and tokens meet nowhere else. "
+            'Give `model_type="t5"`, which is any model without sentence '
             "tokens, and an objective of T5: span corruption, a mixture of denoisers or prefix-LM."
         )
     return DEPTH_CONFIGS[source.model_type](**fields)

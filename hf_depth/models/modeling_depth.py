@@ -43,7 +43,7 @@ ANY = -1  # a query of no group attends to the keys of all
 
 
 def has_sentence_tokens(config: PreTrainedConfig) -> bool:
-    """Whether `config` is that of a DEPTH model, from this package or from a Hub repository."""
+    """Whether `config` belongs to a DEPTH model, from this package or from a Hub repository."""
     return hasattr(config, "first_sentence_token_id")
 
 
@@ -141,11 +141,11 @@ def make_mask(
     cache: Cache | None = None,
 ) -> Any:
     """
-    A mask in the form that a stack takes: additive for eager, boolean for sdpa, blocks for flex attention; a
-    dictionary if the layers differ (`config.layer_types`).
+    A mask in the form that a stack takes: additive for eager, boolean for sdpa, blocks for flex attention. If the
+    layers differ (`config.layer_types`), it is a dictionary.
 
-    This calls what `create_causal_mask` calls, but not by `torch.vmap`: that takes 5 ms a mask on a CPU, more than a
-    step of `generate()` of a small model.
+    This calls what `create_causal_mask` calls, but without `torch.vmap`, which takes 5 ms a mask on a CPU. A step of
+    `generate()` of a small model takes less.
 
     Args:
         config: the configuration of the stack.

@@ -238,9 +238,7 @@ class FamilyTest(parameterized.TestCase):
         )
         with self.assertRaisesRegex(ValueError, "`num_sentence_tokens` of the tokenizer is 20, which"):
             load_model(config, TOKENIZER, model_type="depth", num_sentence_tokens=7)
-        with self.assertRaisesRegex(
-            ValueError, "`first_sentence_token_id` of .* is .*, but that of the tokenizer is 500"
-        ):
+        with self.assertRaisesRegex(ValueError, "`first_sentence_token_id` of .* is .*, but the tokenizer has 500"):
             with TemporaryDirectory() as folder:
                 tiny_depth("bart").save_pretrained(folder)
                 load_model(folder, TOKENIZER)

@@ -346,7 +346,9 @@ class ConfigurationTest(LoadingTestCase):
         config.save_pretrained(self.folder)
         ids = {"first_sentence_token_id": 32_300, "eosen_token_id": 32_320}
         for given in ({}, {"eosen_token_id": 32_320}):
-            with self.assertRaisesRegex(ValueError, r"words in this one of 32384. `load_model\(name, tokenizer"):
+            with self.assertRaisesRegex(
+                ValueError, r"In this one of 32384 they are words. `load_model\(name, tokenizer"
+            ):
                 DepthConfig.from_pretrained(self.folder, **given)
         DepthConfig.from_pretrained(self.folder, **ids).save_pretrained(self.folder)
         self.assertEqual(DepthConfig.from_pretrained(self.folder).first_sentence_token_id, 32_300)
