@@ -327,16 +327,12 @@ class ObjectiveArguments:
     sentence_shuffling_probability: float | None = HfArg(default=None, help="DEPTH: share of examples (default: 0.5).")
     max_source_length: int | None = HfArg(default=None, help="Longest encoder input in tokens (default: 512).")
     max_target_length: int | None = HfArg(default=None, help="Longest target (default: what the input needs).")
-    max_sentences: int | None = HfArg(
-        default=None, help="DEPTH: in an example at most (default: all sentence tokens)."
-    )
+    max_sentences: int | None = HfArg(default=None, help="DEPTH: at most (default: all sentence tokens).")
     min_sentences: int | None = HfArg(default=None, help="DEPTH: leave out examples with fewer (default: 1).")
     sentence_language: str | None = HfArg(default=None, help="Rules: a code such as de, or lines (default: en).")
     pack_examples: bool | None = HfArg(default=None, help="T5: join documents into full windows (default: False).")
     packing: bool | None = HfArg(default=None, help="Several examples in a row, each apart (default: False).")
-    packed_source_length: int | None = HfArg(
-        default=None, help="Length of a packed row (default: one or two examples)."
-    )
+    packed_source_length: int | None = HfArg(default=None, help="A packed row (default: one or two examples).")
     packed_target_length: int | None = HfArg(default=None, help="Likewise for the targets.")
     metadata_columns: list[str] | None = HfArg(default=None, help="Columns, such as url, that stand before texts.")
     metadata_probability: float | None = HfArg(default=None, help="Share of the examples with them (default: 0.5).")

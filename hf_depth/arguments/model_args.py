@@ -67,16 +67,12 @@ class ModelArguments:
     lora_target_modules: str | None = HfArg(default=None, help="Linear layers, such as q+v (default: all-linear).")
     load_in_4bit: bool = HfArg(default=False, help="Load the checkpoint in 4 bits (needs bitsandbytes).")
     load_in_8bit: bool = HfArg(default=False, help="Load the checkpoint in 8 bits (needs bitsandbytes).")
-    num_sentence_tokens: int | None = HfArg(
-        default=None, help="DEPTH: their number (default: the tokenizer's, or 20)."
-    )
+    num_sentence_tokens: int | None = HfArg(default=None, help="For DEPTH (default: the tokenizer's, or 20).")
     hierarchical_encoder_mask: bool | None = HfArg(default=None, help="If false, sentence tokens see all tokens.")
     hierarchical_decoder_mask: bool | None = HfArg(default=None, help="If false, they see all earlier tokens.")
     hierarchical_cross_mask: bool | None = HfArg(default=None, help="If false, they see all tokens of the input.")
     # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
-    vocab_size: int | None = HfArg(
-        default=None, help="Rows of the model, and tokens of a vocabulary trained here (4096)."
-    )
+    vocab_size: int | None = HfArg(default=None, help="For the model, and a vocabulary trained here (4096).")
     d_model: int | None = HfArg(default=None, help="Hidden size of the model (default 512).")
     d_kv: int | None = HfArg(default=None, help="Size of an attention head (default 64).")
     d_ff: int | None = HfArg(default=None, help="Hidden size of the feed-forward layers (default 1024).")

@@ -277,10 +277,10 @@ def _of_type(source, model_type):
         return AutoConfig.for_model(source.made_of[0], **fields)
     if source.model_type not in DEPTH_CONFIGS:
         raise UserError(
-            f"There is no DEPTH model of the kind {source.model_type!r}, only of {', '.join(map(repr, DEPTH_CONFIGS))}."
-            " Their attention takes a mask for each pair of tokens, and tokens meet nowhere else. "
-            'Give `model_type="t5"`, which is any model without sentence '
-            "tokens, and an objective of T5: span corruption, a mixture of denoisers or prefix-LM."
+            f"There is no DEPTH model of the kind {source.model_type!r}, only of "
+            f"{', '.join(map(repr, DEPTH_CONFIGS))}. Their attention takes a mask for each pair of tokens, and tokens "
+            'meet nowhere else. Give `model_type="t5"`, which is any model without sentence tokens, and an objective '
+            "of T5: span corruption, a mixture of denoisers or prefix-LM."
         )
     return DEPTH_CONFIGS[source.model_type](**fields)
 
