@@ -22,14 +22,14 @@ def check_at_least_one(**numbers: int | None) -> None:
 
 
 def check_has_order(name: str, values: Any) -> None:
-    """Raise `UserError` for a set or a mapping: what is found for its items could not be told apart."""
-    if isinstance(values, Set | Mapping):
+    """Raise `UserError` for `None`, a set or a mapping: what is found for its items could not be told apart."""
+    if isinstance(values, Set | Mapping | None):
         raise UserError(f"`{name}` must be a list, got {values!r:.80}: a {type(values).__name__} has no order.")
 
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """The model in evaluation mode, without gradients; afterwards in the mode of before."""
+    """Put the model in evaluation mode, without gradients; afterwards in the mode of before."""
     was_training = model.training
     model.eval()
     try:
@@ -75,7 +75,7 @@ def padded(
 
 
 def encode_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-    """The token ids of each sentence of each document; `ValueError` if a sentence has no token."""
+    """Return the token ids of each sentence of each document; `ValueError` if a sentence has no token."""
     encoded = iter(TextEncoder(tokenizer)([sentence for document in documents for sentence in document]))
     found = [[next(encoded) for _ in document] for document in documents]
     for number, sentences in enumerate(found):
@@ -89,7 +89,7 @@ def encode_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Seq
 
 
 def not_finite(what: str, model: PreTrainedModel | None = None) -> FloatingPointError:
-    """The error for a result that is not finite; the weights of the model may be the cause."""
+    """Return the error for a result that is not finite; the weights of the model may be the cause."""
     parameters = [] if model is None else model.named_parameters()
     bad = next((name for name, parameter in parameters if not parameter.isfinite().all()), None)
     cause = "T5 overflows in float16: take float32 or bfloat16."

@@ -179,7 +179,7 @@ def read_new_examples(examples: NewExamples, spec: TaskSpec, cache_dir: str | No
     {'sentence1': ['It rains.'], 'sentence2': ['It is wet.']}
     """
     place = "Example"
-    if isinstance(examples, Mapping | Set):
+    if isinstance(examples, Mapping | Set | None):
         raise UserError(
             "`examples` must be a list of examples, such as `[example]`, a Dataset, a DataFrame or a file, got "
             f"{type(examples).__name__}."

@@ -40,17 +40,9 @@ class AttentionEntropyTest(parameterized.TestCase):
         self.assertTrue(torch.equal(model(**batch).logits, before))
 
     def test_any_encoder_decoder_has_one(self):
-        bart = BartConfig(
-            vocab_size=50,
-            d_model=16,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=16,
-            decoder_ffn_dim=16,
-            max_position_embeddings=32,
-        )
+        size = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 32}
+        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16}
+        bart = BartConfig(vocab_size=50, decoder_ffn_dim=16, **size, **heads)
         for model in (T5ForConditionalGeneration(tiny_t5_config()), BartForConditionalGeneration(bart)):
             metrics = attention_entropy(model.eval(), batch_of())
             self.assertEqual(metrics.pop("attention_entropy"), min(metrics.values()))

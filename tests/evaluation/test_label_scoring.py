@@ -13,15 +13,10 @@ from tiny_models import MODELS as OURS
 from tiny_models import V1_0, random_batch, tiny_model, tiny_t5_config
 
 # Labels of different lengths, some with a common beginning, one the beginning of another, some with sentence tokens.
-LABELS = torch.tensor(
-    [
-        [5, 6, 7, 1, -100],
-        [5, 6, 1, -100, -100],
-        [5, 6, 7, 8, 1],
-        [41, 9, 42, 1, -100],
-        [40, 41, 1, -100, -100],
-        [9, 1, -100, -100, -100],
-    ]
+LABELS = torch.nn.utils.rnn.pad_sequence(
+    [torch.tensor(ids) for ids in ([5, 6, 7, 1], [5, 6, 1], [5, 6, 7, 8, 1], [41, 9, 42, 1], [40, 41, 1], [9, 1])],
+    batch_first=True,
+    padding_value=-100,
 )
 MODELS = OURS | {"stock_t5": (StockT5, lambda **changes: tiny_t5_config(**V1_0, **changes))}
 

@@ -122,6 +122,7 @@ class OrderSentencesTest(parameterized.TestCase):
         (["It rains.", ""], "Sentence 1 of document 0 is empty"),
         ({"It rains.", "It pours."}, "`sentences` must be a list, got .* a set has no order"),
         ([{"a": "It rains.", "b": "It pours."}], "`sentences` must be a list, got .* a dict has no order"),
+        (None, "`sentences` must be a list, got None"),
         ("It rains. It pours.", "must be a list of sentences.*`get_sentence_splitter"),
         (["It rains. " * 100, "It pours."], "Document 0 takes .* tokens, `max_source_length` is 64, and no text is"),
     )

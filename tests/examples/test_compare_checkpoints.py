@@ -41,6 +41,9 @@ path.write_text(json.dumps(results | {name: step / 100 + int(flags["--seed"]) / 
 """
 
 
+NO_EVALUATION = "--eval_strategy no --load_best_model_at_end false --do_eval false --do_predict false".split()
+
+
 class CompareTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
@@ -99,38 +102,34 @@ class CompareTest(CompareTestCase):
         self.assertIn("2 of 4 runs failed; started again, they are tried once more", str(error))
         self.assertIn("a disk is full", logs.output[0])
         Path("broken").unlink()
-        self.assertLen(self.execute(tasks=tasks), 4)
+        Path("out/t5/step-10/glue/rte/seed-42/all_results.json").write_text('{"predict_accuracy": 0.9}')  # of before
+        results = self.execute(tasks=tasks)
+        self.assertLen(results, 4)
+        self.assertNotIn(0.9, results.score.tolist())
         self.assertLen(self.calls(), 6)
 
-    def test_a_run_that_is_tried_again_has_no_metrics_of_before(self):
-        folder = Path("out/t5/step-10/glue/rte/seed-42")
-        folder.mkdir(parents=True)
-        (folder / "all_results.json").write_text('{"predict_accuracy": 0.9}')
-        results = self.execute("--steps", "10")
-        self.assertEqual(results.score.tolist(), [0.1 + 4.2])
-
     def test_other_runs_do_not_mix_with_earlier_results(self):
-        message = "t5/step-10/glue/rte/seed-42 holds a run with other"
         config = Path("own.yaml")
         config.write_text((RECIPES / "rte.yaml").read_text())
         given = ("--config", "own.yaml", "--steps", "10")
+
+        def assert_refused(changed, **arguments):
+            with self.assertRaisesRegex(ValueError, f"t5/step-10/glue/rte/seed-42 holds a run with other {changed}"):
+                self.execute(*given, **arguments)
+
         self.execute(*given)
-        with self.assertRaisesRegex(ValueError, f"{message} arguments"):
-            self.execute(*given, flags=["--max_steps", "7"])
+        assert_refused("arguments", flags=["--max_steps", "7"])
         task = replace(get_task("glue/rte"), version=2)
         with mock.patch("hf_depth.tasks.registry.get_task", return_value=task):
-            with self.assertRaisesRegex(ValueError, f"{message} task"):
-                self.execute(*given)
+            assert_refused("task")
         Path("runs/t5/checkpoint-10/training_args.bin").touch()  # no weights
         self.execute(*given)
         self.assertLen(self.calls(), 1)
         tiny_model("t5", seed=1).save_pretrained("runs/t5/checkpoint-10")
-        with self.assertRaisesRegex(ValueError, f"{message} weights"):
-            self.execute(*given)
+        assert_refused("weights")
         with config.open("a") as file:
             file.write("seed: 7\n")
-        with self.assertRaisesRegex(ValueError, f"{message} config and weights"):
-            self.execute(*given)
+        assert_refused("config and weights")
 
     def test_jobs_share_the_runs_and_each_reports_all(self):
         for shard in ("0/3", "1/3", "2/3"):
@@ -160,21 +159,7 @@ class CompareTest(CompareTestCase):
         ("no_recipe", ("--tasks", "custom/movie"), ("--task_file", "x.yaml"), "no recipe for custom/movie.*--config"),
         ("misspelt_flag", (), ("--max_step", "3"), "max_step.*did you mean `--max_steps`"),
         ("set_for_each_run", (), ("--output_dir", "x"), "--output_dir.*is set for each run"),
-        (
-            "no_evaluation",
-            (),
-            (
-                "--eval_strategy",
-                "no",
-                "--load_best_model_at_end",
-                "false",
-                "--do_eval",
-                "false",
-                "--do_predict",
-                "false",
-            ),
-            "`--tasks glue/rte`: there is no score to compare",
-        ),
+        ("no_evaluation", (), NO_EVALUATION, "`--tasks glue/rte`: there is no score to compare"),
         ("shard", ("--shard", "3/3"), (), "`--shard` must be I/N with I below N"),
     )
     def test_errors_come_before_anything_is_run(self, own, flags, message):
@@ -212,11 +197,6 @@ class WholeRunTest(CompareTestCase):
 
 
 class FindCheckpointsTest(CompareTestCase):
-    def steps(self, steps=None):
-        found = compare.find_checkpoints("mine=runs", steps)
-        self.assertEqual({name for name, _, _ in found}, {"mine"})
-        return [step for _, _, step in found]
-
     @parameterized.parameters(
         ((100, 20, 3), None, [3, 20, 100]),
         ((2, 4), 4, [2, 4]),  # the model in the folder of the run is that of its last checkpoint
@@ -226,7 +206,8 @@ class FindCheckpointsTest(CompareTestCase):
     def test_a_folder_of_a_run_stands_for_its_checkpoints(self, steps, final, expected):
         save_pretraining(Path("runs"), *steps, final=final)
         Path("runs/checkpoint-999").mkdir()  # was not written to its end
-        self.assertEqual(self.steps(), expected)
+        found = compare.find_checkpoints("mine=runs", None)
+        self.assertEqual([(name, step) for name, _, step in found], [("mine", step) for step in expected])
 
 
 def results(task, model, scores, **changes):
@@ -241,11 +222,6 @@ def results(task, model, scores, **changes):
 
 
 class ResultsTest(parameterized.TestCase):
-    def table(self, entries):
-        lines = [line for line in compare.markdown(entries).splitlines() if line[:1] == "|"]
-        head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-        return head, rows
-
     def test_models_stand_side_by_side_with_the_baselines_below(self):
         entries = [
             *results("glue/rte", "depth", {1000: [0.2, 0.3], 10: [0.1, 0.1]}),
@@ -253,20 +229,18 @@ class ResultsTest(parameterized.TestCase):
             *results("disco_eval/SParxiv", "t5", {None: [0.9]}, majority=None, chance=0.2, split="validation"),
         ]
         entries = pd.DataFrame(entries).astype({"step": "Int64"})
-        head, rows = self.table(entries)
-        tasks = ("glue/rte", "disco_eval/SParxiv")
+        text, tasks = compare.markdown(entries), ("glue/rte", "disco_eval/SParxiv")
+        lines = [line.strip("|").split("|") for line in text.splitlines() if line[:1] == "|"]
+        head, _, *rows = [[cell.strip() for cell in line] for line in lines]
         self.assertEqual(head, ["steps", *(f"{task}<br>{model}" for task in tasks for model in ("depth", "t5"))])
-        self.assertEqual(
-            rows,
-            [
-                ["10", "0.1000 ± 0.0000", "0.4000", "", ""],
-                ["1,000", "0.2500 ± 0.0707", "", "", ""],
-                ["", "", "", "", "0.9000"],
-                ["majority", "0.6000", "0.6000", "", ""],
-                ["chance", "0.5000", "0.5000", "0.2000", "0.2000"],
-            ],
-        )
-        text = compare.markdown(entries)
+        expected = [
+            ["10", "0.1000 ± 0.0000", "0.4000", "", ""],
+            ["1,000", "0.2500 ± 0.0707", "", "", ""],
+            ["", "", "", "", "0.9000"],
+            ["majority", "0.6000", "0.6000", "", ""],
+            ["chance", "0.5000", "0.5000", "0.2000", "0.2000"],
+        ]
+        self.assertEqual(rows, expected)
         self.assertIn("- glue/rte: accuracy on test\n- disco_eval/SParxiv: accuracy on validation\n", text)
         self.assertIn("Mean and standard deviation", text)
         panels = compare.score_figure(entries).axes

@@ -63,6 +63,7 @@ class ColumnsTest(TaskFilesTestCase):
         ([{"review": "a"}, {"review": None}], "Example 1: the column 'review' must hold text, but holds None"),
         ([1984], "Example 0 must be a dictionary with the columns 'review', got 1984"),
         ({"a", "b"}, r"`examples` must be a list .* got set"),
+        (None, r"`examples` must be a list .* got NoneType"),
         ({"review": "a"}, r"`examples` must be a list .* such as `\[example\]`.* got dict"),
     )
     def test_what_is_no_example_is_named(self, examples, message):
