@@ -138,10 +138,14 @@ def _files_in_folder(
     names = {_plain(spec.name), _plain(spec.config_name or spec.name)}
     own = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and _plain(folder.name) in names]
     for folder in [*(root / name for name in folders), *own, root]:
-        paths = [str(path) for path in sorted(folder.iterdir()) if path.is_file()] if folder.is_dir() else []
-        files = {split: list(filter(pattern.search, paths)) for split, pattern in patterns.items()}
-        if any(files.values()):
-            return {split: found for split, found in files.items() if found}
+        paths = [path for path in sorted(folder.iterdir()) if path.is_file()] if folder.is_dir() else []
+        files = {
+            split: found
+            for split, pattern in patterns.items()
+            if (found := [str(path) for path in paths if pattern.fullmatch(path.name)])
+        }
+        if files:
+            return files
     there = sorted(path.name + ("/" if path.is_dir() else "") for path in root.iterdir())
     raise UserError(
         f"`dataset_dir`: {root} has neither files of the task {spec.name!r}, such as train{suffixes[0]}, nor a folder "
@@ -162,7 +166,7 @@ def _file_patterns(spec: TaskSpec, suffixes: Sequence[str]) -> dict[str, re.Patt
         kinds.add(kind)
         name = f"(?:{re.escape(spec.name)}_)?(?:{'|'.join(stems)})(?:{_SHARD})?"
         endings = "|".join(map(re.escape, suffixes))
-        patterns[split] = re.compile(f"(?:^|[/\\\\]){name}(?:{endings})(?:\\.gz)?$", re.IGNORECASE)
+        patterns[split] = re.compile(rf"{name}(?:{endings})(?:\.gz)?", re.IGNORECASE)
     return patterns
 
 
