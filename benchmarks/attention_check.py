@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from common import make_config
@@ -42,6 +43,8 @@ KERNEL_CASES = (
     (257, 257, "causal"),
 )
 SENTENCE = 25  # tokens
+NUM_HEADS = 12  # of the kernels alone
+Batch = dict[str, torch.Tensor]
 CONFIGS = {"depth": DepthConfig, "t5": T5Config}
 SIZE = {"vocab_size": 512, "d_model": 128, "d_kv": 64, "d_ff": 256, "num_heads": 2, "num_layers": 2}
 FIRST_SENTENCE_TOKEN, EOSEN = 484, 504
@@ -54,16 +57,12 @@ class Report:
         self.only = only
         self.failures, self.began = 0, time.perf_counter()
 
-    def check(self, name: str, function: Callable[[], tuple[bool, str]]) -> None:
-        """
-        Args:
-            name (`str`): what is checked.
-            function (`Callable`): says whether it is right, and what was found.
-        """
+    def check(self, name: str, function: Callable[..., tuple[bool, str]], *arguments: Any) -> None:
+        """`function` says whether it is right, and what was found."""
         if self.only and not any(word in name for word in self.only):
             return
         try:
-            is_right, found = function()
+            is_right, found = function(*arguments)
         except Exception as error:
             is_right, found = False, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
         self.failures += not is_right
@@ -98,27 +97,21 @@ def check_kernels(report: Report, device: torch.device) -> None:
     for name in DTYPES:
         for case in KERNEL_CASES:
             text = "kernels, {} x {}, masked: {}".format(*case)
-            report.check(f"{text}, {name}", partial(compare_kernels, device, name, 8, 12, *case))
+            report.check(f"{text}, {name}", compare_kernels, device, name, 8, *case)
     # More scores than an int32 counts.
-    report.check("kernels, 512 x 512, batch 768, bf16", partial(compare_kernels, device, "bf16", 768, 12))
+    report.check("kernels, 512 x 512, batch 768, bf16", compare_kernels, device, "bf16", 768, *KERNEL_CASES[0])
 
 
 def compare_kernels(
-    device: torch.device,
-    precision: str,
-    batch_size: int,
-    num_heads: int,
-    queries: int = 512,
-    keys: int = 512,
-    masked: str = "sentences",
+    device: torch.device, precision: str, batch_size: int, queries: int, keys: int, masked: str
 ) -> tuple[bool, str]:
     """Output and gradients of the kernels against the formula in float64, or in float32 for a large batch."""
     generator = torch.Generator(device).manual_seed(queries + keys)
-    shapes = [(batch_size, length, num_heads, SIZE["d_kv"]) for length in (queries, keys, keys, queries)]
+    shapes = [(batch_size, length, NUM_HEADS, SIZE["d_kv"]) for length in (queries, keys, keys, queries)]
     vectors = [torch.randn(shape, generator=generator, device=device).transpose(1, 2) for shape in shapes]
     vectors[0] /= SIZE["d_kv"] ** 0.5
     query, key, value, gradient = (vector.to(DTYPES[precision]) for vector in vectors)
-    bias = torch.randn(num_heads, queries + keys - 1, generator=generator, device=device)
+    bias = torch.randn(NUM_HEADS, queries + keys - 1, generator=generator, device=device)
     mask = make_mask(batch_size, queries, keys, masked, device)
 
     def results(function: Callable, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -169,25 +162,24 @@ def check_models(report: Report, device: torch.device, quick: bool) -> None:
     attentions = ["sdpa", "depth_sdpa"]
     if device.type == "cuda":
         attentions += ["depth_triton", "depth_flex"]
-    precisions = ["fp32"] if quick else list(DTYPES)
     for kind in ("depth", "t5"):
         for packed in (False,) if quick else (False, True):
             batch = make_batch(kind, packed, device)
-            right = results_of_steps(make_model(kind, "eager", device), batch, "fp32")
+            right = results_of_steps(kind, "eager", "fp32", batch)
             for attention in attentions:
-                for precision in precisions:
+                for precision in ("fp32",) if quick else DTYPES:
                     name = f"{kind}, {attention}, {'packed' if packed else 'padded'}, {precision}"
-                    report.check(name, partial(compare_steps, kind, attention, precision, batch, right, device))
-    report.check("generation", partial(compare_generation, attentions, device))
+                    report.check(name, compare_steps, right, kind, attention, precision, batch)
+    report.check("generation", compare_generation, attentions, device)
     if quick:
         return
     batch = make_batch("depth", False, device)
-    right = results_of_steps(make_model("depth", "eager", device), batch, "fp32")
+    right = results_of_steps("depth", "eager", "fp32", batch)
     for mode in ("default", "reduce-overhead"):
         compiled = partial(torch.compile, mode=mode, fullgraph=True, dynamic=False)
         for attention in attentions:
             name = f"depth, {attention}, compiled by the mode {mode}, bf16"
-            report.check(name, partial(compare_steps, "depth", attention, "bf16", batch, right, device, compiled))
+            report.check(name, compare_steps, right, "depth", attention, "bf16", batch, compiled)
 
 
 def make_model(kind: str, attention: str, device: torch.device) -> PreTrainedModel:
@@ -196,7 +188,7 @@ def make_model(kind: str, attention: str, device: torch.device) -> PreTrainedMod
     return model_class(make_config(CONFIGS[kind], attention=attention, **SIZE)).to(device).train()
 
 
-def make_batch(kind: str, packed: bool, device: torch.device) -> dict[str, torch.Tensor]:
+def make_batch(kind: str, packed: bool, device: torch.device) -> Batch:
     """Rows of sentences: padded, or of two examples each."""
     generator = torch.Generator().manual_seed(1)
     source, labels = (torch.randint(3, 450, (5, length), generator=generator) for length in (150, 70))
@@ -216,31 +208,24 @@ def make_batch(kind: str, packed: bool, device: torch.device) -> dict[str, torch
 
 
 def results_of_steps(
-    model: PreTrainedModel, batch: dict[str, torch.Tensor], precision: str, wrap: Callable = lambda module: module
-) -> dict[str, torch.Tensor]:
-    """Loss and gradients, of the third time: a graph is captured at the first two."""
+    kind: str, attention: str, precision: str, batch: Batch, wrap: Callable = lambda module: module
+) -> Batch:
+    """Loss and gradients of a new model, of the third time: a graph is captured at the first two."""
+    device = batch["labels"].device
+    model = make_model(kind, attention, device)
     forward: nn.Module = wrap(model)
-    device = model.device.type
     for _ in range(3):
         model.zero_grad()
-        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             loss = forward(**batch, use_cache=False).loss
         loss.backward()
     return {"loss": loss.detach().clone(), **{name: p.grad.clone() for name, p in model.named_parameters()}}
 
 
-def compare_steps(
-    kind: str,
-    attention: str,
-    precision: str,
-    batch: dict[str, torch.Tensor],
-    right: dict[str, torch.Tensor],
-    device: torch.device,
-    wrap: Callable = lambda module: module,
-) -> tuple[bool, str]:
+def compare_steps(right: Batch, kind: str, attention: str, precision: str, *arguments: Any) -> tuple[bool, str]:
     """A step of a model of its own against the results that are right."""
     torch._dynamo.reset()  # graphs of other models do not count among those of this one
-    found = results_of_steps(make_model(kind, attention, device), batch, precision, wrap)
+    found = results_of_steps(kind, attention, precision, *arguments)
     difference = abs(found["loss"] - right["loss"]).item()
     errors = {name: relative_error(found[name], value) for name, value in right.items() if name != "loss"}
     worst = max(errors, key=lambda name: float("inf") if errors[name] != errors[name] else errors[name])
@@ -254,13 +239,8 @@ def compare_generation(attentions: list[str], device: torch.device) -> tuple[boo
     generated = {}
     for attention in ("eager", *attentions):
         model.set_attn_implementation(attention)
-        generated[attention] = model.generate(
-            batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            max_new_tokens=12,
-            min_new_tokens=12,
-            do_sample=False,
-        )
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        generated[attention] = model.generate(**inputs, max_new_tokens=12, min_new_tokens=12, do_sample=False)
     others = [name for name, ids in generated.items() if not torch.equal(ids, generated["eager"])]
     return not others, f"other tokens than eager: {', '.join(others)}" if others else "the same tokens"
 

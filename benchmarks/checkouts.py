@@ -61,12 +61,6 @@ def nanot5_collator(path: Path, tokenizer: PreTrainedTokenizerBase, noise: tuple
     return _nanot5_utilities(path, "DataCollatorForT5MLM").DataCollatorForT5MLM(tokenizer, *noise, *lengths, 0)
 
 
-def nanot5_preparation(path: Path, tokenizer: PreTrainedTokenizerBase, raw: int) -> Callable[[Example], Example]:
-    """`tokenize_function` of a checkout: texts to rows of `raw` tokens."""
-    function = _nanot5_utilities(path, "tokenize_function").tokenize_function
-    return lambda batch: function(batch, tokenizer, raw)
-
-
 def _nanot5_utilities(path: Path, name: str) -> ModuleType:
     """One class or function of `copied_utils.py`, cut out of the file, which fails to import."""
     tree = ast.parse((path / "nanoT5/utils/copied_utils.py").read_text(encoding="utf-8"))

@@ -2,7 +2,7 @@
 How fast text becomes batches: text preparation, collators and packed rows, beside nanoT5 and the published DEPTH.
 
     python benchmarks/data_pipeline.py
-    python benchmarks/data_pipeline.py --nanot5_path ~/nanoT5 --depth_path ~/depth --output_dir runs/speed
+    python benchmarks/data_pipeline.py --nanot5_path ~/nanoT5 --depth_path ~/depth
     python benchmarks/data_pipeline.py --parts preparation --train_file corpus.jsonl --num_proc 2
     python benchmarks/data_pipeline.py --parts packing --train_file corpus.jsonl --tokenizer google-t5/t5-base
 
@@ -24,9 +24,7 @@ load affects less than wall-clock time; figures are medians of rounds.
 import argparse
 import os
 import resource
-import shlex
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +36,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # read when the tokenizer is fir
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from checkouts import Collator, Example, nanot5_collator, nanot5_preparation, published_depth_collator  # noqa: E402
+from checkouts import Collator, Example, nanot5_collator, published_depth_collator  # noqa: E402
 from common import take_turns  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from transformers import PreTrainedTokenizerBase, T5Tokenizer, set_seed  # noqa: E402
@@ -64,7 +62,6 @@ from hf_depth.data.shards import prepare_shards  # noqa: E402
 INPUT_LENGTH = 512
 SPAN_LENGTH = 3.0
 NUM_PIECES = 32_000  # ids below are pieces of the vocabulary; sentinels and sentence tokens follow
-GOALS = {"nanoT5": 10.0, "DEPTH examples/s": 20_000.0}
 SMALL = {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4}  # the model of `packing`
 
 
@@ -81,62 +78,42 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=2.0, help="text per run, at most")
     parser.add_argument("--num_proc", type=int, help="write shards in so many processes")
     parser.add_argument("--max_source_length", type=int, default=INPUT_LENGTH, help="of examples that are packed")
-    parser.add_argument("--output_dir", type=Path, help="writes data_pipeline.md")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    table = Table()
+    print_row("", "hf_depth", "beside it")
+    print_row("---", "---", "---")
     for part in args.parts:
-        PARTS[part](args, table)
-    table.write(args.output_dir)
+        PARTS[part](args)
 
 
-class Table:
-    """Printed while it grows, and kept for the file."""
-
-    def __init__(self) -> None:
-        self.lines = ["| | hf_depth | beside it | goal |", "|---|---|---|---|"]
-        print("\n".join(self.lines))
-
-    def add(self, what: str, ours: str, beside: str = "", goal: str = "") -> None:
-        self.lines.append(f"| {what} | {ours} | {beside} | {goal} |")
-        print(self.lines[-1], flush=True)
-
-    def add_rates(self, what: str, rates: Mapping[str, float], goal: str = "") -> None:
-        ours = rates["hf_depth"]
-        others = [
-            f"{name} {rate:,.0f} (ratio {ours / rate:,.1f})" for name, rate in rates.items() if name != "hf_depth"
-        ]
-        self.add(what, f"{ours:,.0f} examples/s", ", ".join(others), goal)
-
-    def write(self, folder: Path | None) -> None:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            command = shlex.join(["python", "benchmarks/data_pipeline.py", *sys.argv[1:]])
-            text = "\n".join([f"`{command}`\n", *self.lines]) + "\n"
-            (folder / "data_pipeline.md").write_text(text, encoding="utf-8")
+def print_row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def verdict(is_met: bool, goal: str) -> str:
-    return f"{goal}: {'met' if is_met else 'not met'}"
+def print_rates(what: str, rates: Mapping[str, float]) -> None:
+    ours = rates["hf_depth"]
+    others = {name: rate for name, rate in rates.items() if name != "hf_depth"}
+    beside = (f"{name} {rate:,.0f} (ratio {ours / rate:,.1f})" for name, rate in others.items())
+    print_row(what, f"{ours:,.0f} examples/s", ", ".join(beside))
 
 
 # ---- Text preparation -----------------------------------------------------------------------------------------------
 
 
-def compare_preparation(args: argparse.Namespace, table: Table) -> None:
+def compare_preparation(args: argparse.Namespace) -> None:
     documents = load_corpus(train_file=args.train_file, validation_split_percentage=0)
     texts = [text for text in documents["train"]["text"] if text]
     tokenizer = add_sentence_tokens(get_tokenizer(args.tokenizer, texts))
-    raw_length = largest_raw_length(lambda n: t5_input_and_target_lengths(n, 0.15, SPAN_LENGTH), INPUT_LENGTH)
+    lengths = partial(t5_input_and_target_lengths, noise_density=0.15, mean_noise_span_length=SPAN_LENGTH)
+    raw_length = largest_raw_length(lengths, INPUT_LENGTH)
+    alone = "the tokenizer alone"
     prepare = {
-        "the tokenizer alone": lambda batch: tokenizer(batch["text"])["input_ids"],
+        alone: lambda batch: tokenizer(batch["text"])["input_ids"],
         "T5": SpanCorruptionPreprocessor(tokenizer, raw_length),
         "DEPTH": DepthPreprocessor(tokenizer, INPUT_LENGTH, INPUT_LENGTH, 0.3, SPAN_LENGTH),
     }
-    if args.nanot5_path:
-        prepare["nanoT5"] = nanot5_preparation(args.nanot5_path, tokenizer, raw_length)
     parts = unseen_parts(texts, args.runs + 1, args.megabytes * 1e6)
     sizes = [sum(map(len, part)) / 1e6 for part in parts[1:]]
     # The warm-up loads the rules of the splitter.
@@ -146,22 +123,19 @@ def compare_preparation(args: argparse.Namespace, table: Table) -> None:
     seconds = take_turns(candidates, args.runs)
     for name in ("T5", "DEPTH"):
         speed = statistics.median(np.divide(sizes, seconds[name]))
-        others = [other for other in prepare if other not in ("T5", "DEPTH")]
-        beside = [
-            f"{statistics.median(np.divide(seconds[other], seconds[name])):.2f} times {other}" for other in others
-        ]
-        table.add(f"prepare text for {name}", f"{speed:.2f} million characters/s", ", ".join(beside))
+        ratio = statistics.median(np.divide(seconds[alone], seconds[name]))
+        print_row(f"prepare text for {name}", f"{speed:.2f} million characters/s", f"{ratio:.2f} times {alone}")
     if args.num_proc:
-        alone = statistics.median(np.divide(seconds["the tokenizer alone"], sizes))
+        of_tokenizer = statistics.median(np.divide(seconds[alone], sizes))
         size = sum(map(len, texts)) / 1e6
         before, began = cpu_seconds(), time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             prepare_shards(documents, DepthObjective(tokenizer), folder, num_proc=args.num_proc)
         used, duration = cpu_seconds() - before, time.perf_counter() - began
-        table.add(
+        print_row(
             f"write shards, {args.num_proc} processes",
             f"{size / used:.2f} million characters per second of a CPU ({size / duration:.2f} by the clock)",
-            f"{size * alone / used:.2f} times the tokenizer alone",
+            f"{size * of_tokenizer / used:.2f} times {alone}",
         )
 
 
@@ -190,7 +164,7 @@ def unseen_parts(texts: list[str], number: int, size: float) -> list[list[str]]:
 # ---- Collators ------------------------------------------------------------------------------------------------------
 
 
-def compare_collators(args: argparse.Namespace, table: Table) -> None:
+def compare_collators(args: argparse.Namespace) -> None:
     rng, tokenizer = np.random.default_rng(0), synthetic_tokenizer()
     for density in (0.15, 0.3):
         lengths = partial(t5_input_and_target_lengths, noise_density=density, mean_noise_span_length=SPAN_LENGTH)
@@ -201,21 +175,16 @@ def compare_collators(args: argparse.Namespace, table: Table) -> None:
             collators["nanoT5"] = nanot5_collator(args.nanot5_path, tokenizer, (density, SPAN_LENGTH), raw_length)
         for form, convert in FORMS.items():
             rates = collator_rates(collators, list(map(convert, examples)), args.rounds)
-            goal = ""
-            if form == "arrays" and "nanoT5" in rates:
-                goal = verdict(rates["hf_depth"] >= GOALS["nanoT5"] * rates["nanoT5"], "≥ 10 times nanoT5")
-            table.add_rates(f"T5 collator, density {density}, {form}", rates, goal)
+            print_rates(f"T5 collator, density {density}, {form}", rates)
 
     examples, ours = depth_examples(rng, args.batch_size), DataCollatorForDepth(tokenizer, 0.3, SPAN_LENGTH)
     for form, convert in FORMS.items():
         rates = collator_rates({"hf_depth": ours}, list(map(convert, examples)), args.rounds)
-        is_met = rates["hf_depth"] >= GOALS["DEPTH examples/s"]
-        goal = verdict(is_met, "≥ 20,000 examples/s") if form == "arrays" else ""
-        table.add_rates(f"DEPTH collator, density 0.3, {form}", rates, goal)
+        print_rates(f"DEPTH collator, density 0.3, {form}", rates)
     if args.depth_path:  # too slow for as many rounds
         published = published_depth_collator(args.depth_path, tokenizer, (0.3, SPAN_LENGTH), INPUT_LENGTH)
         collators = {"hf_depth": ours, "the published one": published}
-        table.add_rates("DEPTH collator, batches of 16", collator_rates(collators, examples[:16], 3, batches=1))
+        print_rates("DEPTH collator, batches of 16", collator_rates(collators, examples[:16], 3, batches=1))
 
 
 def collator_rates(
@@ -262,7 +231,7 @@ FORMS: dict[str, Callable[[Example], Example]] = {"arrays": dict, "lists": as_li
 # ---- Packing --------------------------------------------------------------------------------------------------------
 
 
-def compare_packing(args: argparse.Namespace, table: Table) -> None:
+def compare_packing(args: argparse.Namespace) -> None:
     documents = load_corpus(train_file=args.train_file, validation_split_percentage=0)["train"]
     tokenizer = add_sentence_tokens(get_tokenizer(args.tokenizer, documents["text"]))
     objective = DepthObjective(tokenizer, args.max_source_length, packing=True)
@@ -282,7 +251,7 @@ def compare_packing(args: argparse.Namespace, table: Table) -> None:
         speeds[name] = np.divide(real, seconds[name])
         shares[name] = sum(real) / sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in own[1:])
     medians = {name: statistics.median(values) for name, values in speeds.items()}
-    table.add(
+    print_row(
         f"real tokens of a step, {len(examples) / len(rows):.2f} examples in a row",
         f"packed {medians['packed']:,.0f} real tokens/s, {shares['packed']:.1%} of the positions",
         f"padded {medians['padded']:,.0f}, {shares['padded']:.1%} (ratio "

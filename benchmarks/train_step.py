@@ -114,9 +114,8 @@ class NaiveDepth(nn.Module):
 
     def forward(self, input_ids, labels, encoder_mask, decoder_mask, cross_mask, use_cache):
         lowest = torch.finfo(torch.float32).min
-        encoder, decoder, cross = (
-            (1.0 - mask[:, None].float()) * lowest for mask in (encoder_mask, decoder_mask, cross_mask)
-        )
+        masks = encoder_mask, decoder_mask, cross_mask
+        encoder, decoder, cross = ((1.0 - mask[:, None].float()) * lowest for mask in masks)
         return self.t5(
             encoder_outputs=self.t5.encoder(input_ids=input_ids, attention_mask=encoder),
             attention_mask=cross,
@@ -180,7 +179,7 @@ class Side:
 
     def _update(self) -> None:
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
 
     def take_turn(self, args: argparse.Namespace) -> None:
         """Time some steps; on a GPU the side enters the device before, and leaves it behind."""
@@ -355,10 +354,10 @@ def with_dense_masks(batch: Mapping[str, torch.Tensor], args: argparse.Namespace
     return {"input_ids": source, "labels": labels} | {name: mask.long() for name, mask in masks.items()}
 
 
-def run(args: argparse.Namespace, after_side: Callable[[Sequence[Side], float], None]) -> tuple[list[Side], float]:
+def run(args: argparse.Namespace) -> dict[str, object]:
     """
-    Build all sides, let them take turns, and return them with the matmul rate; `after_side` gets what is built so far.
-    The first turn of a side comes as soon as it is built: to compile all of them takes minutes.
+    Build all sides, let them take turns, and return the report. The first turn of a side comes as soon as it is built,
+    and is written: to compile all of them takes minutes.
     """
     on_gpu = torch.device(args.device).type == "cuda"
     if on_gpu:
@@ -380,13 +379,15 @@ def run(args: argparse.Namespace, after_side: Callable[[Sequence[Side], float], 
         attempt(side, partial(side.take_turn, args))
         seconds = f"{time.perf_counter() - began:.0f} s, {side.median:.4g} s a step"
         print(f"{side.name}: ready after {seconds}", file=sys.stderr, flush=True)
-        after_side(sides[:number], rate)
+        write(make_report(args, sides[:number], rate), args.output_dir)
     for _ in range(-(-args.steps // args.steps_per_turn) - 1):
         for side in sides:
             attempt(side, partial(side.take_turn, args))
     for side in sides:
         side.release()
-    return sides, rate
+    report = make_report(args, sides, rate)
+    write(report, args.output_dir)
+    return report
 
 
 def attempt(side: Side, action: Callable[[], None]) -> None:
@@ -494,9 +495,7 @@ def main() -> None:
     args = parse_args()
     transformers.logging.set_verbosity_error()
     torch.set_flush_denormal(True)
-    sides, rate = run(args, lambda sides, rate: write(make_report(args, sides, rate), args.output_dir))
-    report = make_report(args, sides, rate)
-    write(report, args.output_dir)
+    report = run(args)
     print(as_markdown(report))
     sys.exit(bool(report["sides_with_other_work"]))
 

@@ -57,8 +57,11 @@ def model_inputs(collator: Collator, examples: Sequence[Mapping[str, Any]]) -> d
     return {name: values for name, values in collator(examples).items() if name != "num_cut_tokens"}
 
 
-class BareLoop:
-    """A training loop with nothing but the step."""
+class BareLoop(TrainerCallback):
+    """
+    A training loop with nothing but the step. As a callback it times each step of a trainer, from the end of the one
+    before, and makes one of its own after each.
+    """
 
     def __init__(self, model: PreTrainedModel, data: Dataset, collator: Collator, args: argparse.Namespace):
         self.model = model.to(args.device).train()
@@ -68,9 +71,17 @@ class BareLoop:
         settings = {"drop_last": True, "pin_memory": self.device.type == "cuda"}  # as the trainers copy batches
         self.batches = iter(DataLoader(data, args.batch_size, collate_fn=partial(model_inputs, collator), **settings))
         self.forward = torch.compile(self.model) if args.torch_compile else self.model
+        self.seconds: list[tuple[float, float]] = []  # of the trainer, of the bare loop
+        self.ended = 0.0
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        began = read_clock(self.device)
+        self.step()
+        before, self.ended = self.ended, read_clock(self.device)
+        if state.global_step > WARMUP_STEPS:
+            self.seconds.append((began - before, self.ended - began))
 
     def step(self) -> None:
-        """Make one step."""
         batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in next(self.batches).items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.forward(**batch, use_cache=False).loss
@@ -79,23 +90,6 @@ class BareLoop:
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad()
-
-
-class Alternation(TrainerCallback):
-    """Times each step of a trainer, from the end of the one before, and makes a step of a bare loop after each."""
-
-    def __init__(self, bare: BareLoop):
-        self.bare = bare
-        self.seconds: list[tuple[float, float]] = []  # of the trainer, of the bare loop
-        self.ended: float | None = None
-
-    def on_step_end(self, args, state, control, **kwargs) -> None:
-        began = read_clock(self.bare.device)
-        of_trainer = began - (began if self.ended is None else self.ended)
-        self.bare.step()
-        self.ended = read_clock(self.bare.device)
-        if state.global_step > WARMUP_STEPS:
-            self.seconds.append((of_trainer, self.ended - began))
 
 
 def main() -> None:
@@ -132,7 +126,6 @@ def measure(
 ) -> list[tuple[float, float]]:
     """Seconds of each step of a trainer and of the bare loop beside it."""
     bare = BareLoop(copy.deepcopy(model), data, copy.deepcopy(collator), args)
-    alternation = Alternation(bare)
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "output_dir": folder,
@@ -154,14 +147,14 @@ def measure(
             "disable_tqdm": True,
             "use_cpu": args.device == "cpu",
         }
-        parts = {"train_dataset": data, "callbacks": [alternation]}
+        parts = {"train_dataset": data, "callbacks": [bare]}
         if name == "DepthTrainer":
             trainer = DepthTrainer(copy.deepcopy(model), DepthTrainingArguments(**settings), collator, **parts)
         else:
             stock = Seq2SeqTrainingArguments(**settings, remove_unused_columns=False)
             trainer = Seq2SeqTrainer(copy.deepcopy(model), stock, partial(model_inputs, collator), **parts)
         trainer.train()
-    return alternation.seconds
+    return bare.seconds
 
 
 def row(name: str, seconds: list[tuple[float, float]]) -> str:

@@ -9,7 +9,7 @@ The texts are documentation and Python functions of what is installed, and `--pr
 measured by default:
 
     optimizers  optimizers and learning rates from scratch at three sizes: held-out loss, entropy of attention
-    tuning      optimizers and learning rates for fine-tuning a checkpoint, and for going on with its pre-training
+    tuning      optimizers and learning rates for fine-tuning a checkpoint, and to go on with its pre-training
     curves      accuracy over the number of labels: T5, DEPTH, from scratch, bag of words
     order       tasks of discourse: ordering, position, coherence of sentences; order of statements
     unshuffle   exact order and Kendall's tau of 2 and 4 sentences without any label, beside a linear ranker
@@ -35,6 +35,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,10 @@ from hf_depth.evaluation.probing import ProbeOptions, probe_task
 # ---- Measurements: each is a function of its settings and the folder with all files ---------------------------------
 
 
+QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none"}  # arguments of all trainers
+OBJECTIVES = {"T5": SpanCorruptionObjective, "DEPTH": DepthObjective}
+
+
 class StepClock(TrainerCallback):
     """CPU seconds of each step, without evaluations and checkpoints."""
 
@@ -83,103 +88,88 @@ class StepClock(TrainerCallback):
 
 
 def pretrain(cell: Cell, root: Path) -> dict[str, Any]:
-    """Pre-train for `minutes` of CPU time; goes on with a checkpoint."""
-    settings = {**grid.KINDS[cell["kind"]], **cell.get("settings", {})}
-    size = grid.SIZES[settings.pop("size", "128 x 2+2")]
-    folder, corpus = grid.model_folder(root, cell), root / "corpora" / cell["corpus"]
+    """Pre-train for `minutes` of CPU time, from scratch or from `start` on; goes on with a checkpoint."""
+    settings = grid.KINDS[cell["kind"]] | {"sentence_language": grid.language_of(cell["corpus"])}
+    settings |= cell.get("settings", {})
+    folder, corpus = root / "models" / grid.name_of(cell), root / "corpora" / cell["corpus"]
     tokenizer = load_tokenizer(str(root / "tokenizers" / cell["corpus"]))
-    given = {name: settings[name] for name in grid.OBJECTIVE_SETTINGS if name in settings}
     if cell["kind"] == "DEPTH":
-        tokenizer = add_sentence_tokens(tokenizer, settings.get("num_sentence_tokens", 20))
-        given["sentence_language"] = grid.language_of(cell["corpus"])
-        objective = DepthObjective(tokenizer, **given)
-    else:
-        objective = SpanCorruptionObjective(tokenizer, **given)
-    files = {f"{split}_file": str(corpus / f"{split}.jsonl") for split in ("train", "validation")}
-    documents = load_corpus(**files)
-    documents["validation"] = documents["validation"].select(
-        range(min(grid.MAX_HELD_OUT, len(documents["validation"])))
-    )
+        tokenizer = add_sentence_tokens(tokenizer, settings["num_sentence_tokens"])
+    objective_class = OBJECTIVES[cell["kind"]]
+    objective = objective_class(tokenizer, **settings_of(objective_class, settings))
+    documents = load_corpus(**{f"{split}_file": str(corpus / f"{split}.jsonl") for split in ("train", "validation")})
+    held_out = documents["validation"]
+    documents["validation"] = held_out.select(range(min(grid.MAX_HELD_OUT, len(held_out))))
     prepared, counts = objective.prepare_splits(documents)
 
-    def trainer(output_dir: Path, steps: int) -> DepthTrainer:
+    def trainer(output_dir: Path, steps: int, clock: StepClock) -> DepthTrainer:
         set_seed(cell["seed"])
-        start = cell.get("start")
-        dropout = {"dropout_rate": settings["dropout_rate"]}
-        model = load_model(str(root / "models" / start), tokenizer, **dropout) if start else None
-        if model is None:
-            model = load_model(None, tokenizer, model_type=grid.MODEL_TYPES[cell["kind"]], **size, **dropout)
-        names = ("optim", "optim_args", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2")
-        arguments = {name: settings[name] for name in (*names, "sentence_loss_coefficient") if name in settings}
+        start, of_model = None, {"model_type": cell["kind"].lower(), **grid.SIZES[settings["size"]]}
+        if "start" in cell:
+            start, of_model = str(root / "models" / cell["start"]), {}
         return DepthTrainer(
-            model=model,
+            model=load_model(start, tokenizer, dropout_rate=settings["dropout_rate"], **of_model),
             args=DepthTrainingArguments(
                 str(output_dir),
                 max_steps=steps,
-                per_device_train_batch_size=settings["batch_size"],
                 per_device_eval_batch_size=64,
                 logging_steps=max(1, steps // 20),
                 save_steps=max(1, steps // 10),
                 save_total_limit=1,
                 seed=cell["seed"],
-                use_cpu=True,
-                disable_tqdm=True,
-                report_to="none",
-                **arguments,
+                **QUIET,
+                **settings_of(DepthTrainingArguments, settings),
             ),
             data_collator=objective.collator(),
             train_dataset=prepared["train"],
             eval_dataset=prepared["validation"],
             processing_class=tokenizer,
-            callbacks=[StepClock()],
+            callbacks=[clock],
         )
 
     plan = folder / "plan.json"
     if not plan.is_file():
-        trial = trainer(folder / "trial", 14)
-        trial.train()
-        seconds = statistics.median(clock_of(trial).seconds[4:])
+        clock = StepClock()
+        trainer(folder / "trial", 14, clock).train()
+        seconds = statistics.median(clock.seconds[4:])
         steps = max(20, round(60 * cell["minutes"] / seconds))
         plan.write_text(json.dumps({"steps": steps, "trial_seconds": seconds}))
-        del trial
-    steps = json.loads(plan.read_text())["steps"]
-    run = trainer(folder, steps)
+    steps, clock = json.loads(plan.read_text())["steps"], StepClock()
+    run = trainer(folder, steps, clock)
     run.train(resume_from_checkpoint=get_last_checkpoint(str(folder)))
     metrics = run.evaluate()
     run.save_model()
     kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if not name.endswith("_second")}
     return kept | {
         "steps": steps,
-        "cpu_minutes": statistics.fmean(clock_of(run).seconds) * steps / 60,
+        "cpu_minutes": statistics.fmean(clock.seconds) * steps / 60,
         "examples": counts["train"]["examples"],
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
     }
 
 
-def clock_of(trainer: DepthTrainer) -> StepClock:
-    return next(one for one in trainer.callback_handler.callbacks if isinstance(one, StepClock))
+def settings_of(dataclass: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: settings[field.name] for field in fields(dataclass) if field.name in settings}
 
 
-def load_splits(cell: Cell, root: Path, labels: int | None = None) -> TaskSplits:
+def load_splits(cell: Cell, root: Path) -> TaskSplits:
     """The splits of a task: so many labels, and the same held-out rows for all."""
-    limits = {
-        "max_train_samples": labels,
+    settings = {
+        "max_train_samples": cell["labels"],
         "max_eval_samples": data.TASK_ROWS["validation"],
         "max_predict_samples": data.TASK_ROWS["test"],
+        "seed": cell["seed"],
     }
-    if cell["task"] in grid.PROBES:
-        dataset_dir = str(root / "tasks" / cell["task"])
-        return TaskSplits.load(f"disco_eval/{cell['task']}", dataset_dir=dataset_dir, **limits, seed=cell["seed"])
-    if cell["task"] in data.DISCOURSE:
-        folder, task = root / "corpora" / cell["corpus"], f"discourse/{cell['task']}"
-    else:
-        folder, task = root / "tasks" / cell["task"], data.SPECS[cell["task"]]
+    task, folder = cell["task"], root / "tasks" / cell["task"]
+    if task in grid.PROBES:
+        return TaskSplits.load(f"disco_eval/{task}", dataset_dir=str(folder), **settings)
+    if task in data.DISCOURSE:
+        folder = root / "corpora" / cell["corpus"]
     return TaskSplits.load(
-        task,
+        data.SPECS.get(task, f"discourse/{task}"),
         **{f"{split}_file": str(folder / f"{split}.jsonl") for split in data.SPLITS},
-        **limits,
         sentence_language=grid.language_of(cell["corpus"]),
-        seed=cell["seed"],
+        **settings,
     )
 
 
@@ -197,14 +187,13 @@ def fine_tune(cell: Cell, root: Path) -> dict[str, Any]:
     """Fine-tune a pre-trained model, or one from scratch, on some labels; score held-out examples."""
     set_seed(cell["seed"])
     model, tokenizer = load_start(cell, root, dropout_rate=0.1)
-    splits = load_splits(cell, root, cell["labels"]).prepare(tokenizer)
+    splits = load_splits(cell, root).prepare(tokenizer)
     spec = splits.tasks[0]
-    output_dir = root / "fine_tuning" / str(os.getpid())
     trainer = TaskTrainer(
         model=model,
         args=TaskTrainingArguments(
-            str(output_dir),
-            max_steps=cell.get("steps", grid.STEPS[cell["labels"]]),
+            str(root / "fine_tuning" / str(os.getpid())),
+            max_steps=grid.STEPS[cell["labels"]],
             per_device_train_batch_size=16,
             per_device_eval_batch_size=64,
             optim=cell.get("optim", "adamw_scale"),
@@ -216,9 +205,7 @@ def fine_tune(cell: Cell, root: Path) -> dict[str, Any]:
             save_strategy="no",
             logging_steps=100,
             seed=cell["seed"],
-            use_cpu=True,
-            disable_tqdm=True,
-            report_to="none",
+            **QUIET,
         ),
         train_dataset=splits.train_dataset(),
         eval_dataset=splits.eval_dataset(),
@@ -240,25 +227,20 @@ def bag_of_words(cell: Cell, root: Path) -> dict[str, Any]:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    (part,) = load_splits(cell, root, cell["labels"]).parts
+    (part,) = load_splits(cell, root).parts
     spec, examples = part.spec, part.examples
     if spec.labels is None:
         return following_words(examples, read_texts(root, cell["corpus"]))
-    texts = {
-        split: [words_by_column([row[name] for name in spec.text_column_name]) for row in examples[split]]
-        for split in data.SPLITS
-    }
-    labels = {split: spec.label_ids(examples[split]) for split in data.SPLITS}
-    found = []
+    texts, labels, found = {}, {}, []
+    for split in data.SPLITS:
+        texts[split] = [words_by_column([row[name] for name in spec.text_column_name]) for row in examples[split]]
+        labels[split] = spec.label_ids(examples[split])
     for most, strength in itertools.product((1, 2), (0.1, 1.0, 10.0, 100.0)):
         vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\S+", ngram_range=(1, most), lowercase=False)
         classifier = LogisticRegression(C=strength, max_iter=2000)
         classifier.fit(vectorizer.fit_transform(texts["train"]), labels["train"])
-        scores = {
-            split: classifier.score(vectorizer.transform(texts[split]), labels[split])
-            for split in ("validation", "test")
-        }
-        found.append(scores)
+        parts = ("validation", "test")
+        found.append({part: classifier.score(vectorizer.transform(texts[part]), labels[part]) for part in parts})
     return max(found, key=lambda scores: scores["validation"])
 
 
@@ -326,10 +308,9 @@ def order_by(cell: Cell, root: Path, pairs: Sequence[Sequence[str]]) -> Callable
     if cell["model"] == "ranker":
         return ranker(pairs)
     model, tokenizer = load_start(cell, root)
-    model.eval()
     if cell["kind"] == "DEPTH":
         return lambda windows: [one["order"] for one in order_sentences(model, tokenizer, windows, num_arrangements=2)]
-    return lambda windows: by_likelihood(model, tokenizer, windows)
+    return lambda windows: by_likelihood(model.eval(), tokenizer, windows)
 
 
 def ranker(pairs: Sequence[Sequence[str]]) -> Callable[[list[list[str]]], list[list[int]]]:
@@ -470,23 +451,23 @@ def measure(cell: Cell, root: Path) -> dict[str, Any]:
 def prepare(args: argparse.Namespace, root: Path) -> None:
     """Write texts, vocabularies and tasks that are not there."""
     for corpus in grid.corpora_of(args):
-        folder = root / "corpora" / corpus
+        folder, tokenizer = root / "corpora" / corpus, root / "tokenizers" / corpus
+        pairs, windows = root / "minimal_pairs" / f"{corpus}.jsonl", root / "windows" / f"{corpus}.json"
         if not (folder / "test.jsonl").is_file():
             data.write_corpus(corpus, folder, grid.given_files(args).get(corpus))
-        if not (root / "tokenizers" / corpus).is_dir():
-            texts = [row["text"] for row in data.read_rows(folder / "train.jsonl")]
-            train_tokenizer(texts, grid.VOCAB_SIZE, str(root / "tokenizers" / corpus), allow_fewer=True)
-        if corpus in data.WITH_PAIRS and not (root / "minimal_pairs" / f"{corpus}.jsonl").is_file():
-            (root / "minimal_pairs").mkdir(exist_ok=True)
-            data.write_minimal_pairs(folder, root / "minimal_pairs" / f"{corpus}.jsonl")
-        if corpus not in grid.WITHOUT_ORDER and not (root / "windows" / f"{corpus}.json").is_file():
-            data.write_windows(folder, root / "windows" / f"{corpus}.json", grid.language_of(corpus))
+        if not tokenizer.is_dir():
+            train_tokenizer(read_texts(root, corpus), grid.VOCAB_SIZE, str(tokenizer), allow_fewer=True)
+        if corpus in data.WITH_PAIRS and not pairs.is_file():
+            data.write_minimal_pairs(folder, pairs)
+        if corpus not in grid.WITHOUT_ORDER and not windows.is_file():
+            data.write_windows(folder, windows, grid.language_of(corpus))
     for corpus, task in grid.tasks_of(args):
-        if task in data.SPECS and not (root / "tasks" / task / "test.jsonl").is_file():
-            data.write_task(task, root / "corpora" / corpus, root / "tasks" / task)
-        if task in grid.PROBES and not (root / "tasks" / task).exists():
-            (root / "tasks").mkdir(exist_ok=True)
-            (root / "tasks" / task).symlink_to(Path(args.disco_eval, task).resolve())
+        folder = root / "tasks" / task
+        if task in data.SPECS and not (folder / "test.jsonl").is_file():
+            data.write_task(task, root / "corpora" / corpus, folder)
+        if task in grid.PROBES and not folder.exists():
+            folder.parent.mkdir(exist_ok=True)
+            folder.symlink_to(Path(args.disco_eval, task).resolve())
 
 
 def read_results(root: Path) -> dict[str, dict[str, Any]]:

@@ -27,7 +27,7 @@ WITH_PAIRS = ("documentation", "prose")  # texts of which minimal pairs are made
 MAX_STATEMENT = 160  # characters; at a longer one a function is cut
 TASK_ROWS = {"train": 4000, "validation": 400, "test": 1000}
 MAX_PAIRS = 2000
-MAX_WINDOWS = 600  # of sentences to put in order, of each length
+MAX_WINDOWS = {"train": 20_000, "test": 600}  # of sentences to put in order, of each length
 
 Document = dict[str, str]
 
@@ -39,18 +39,18 @@ def write_corpus(name: str, folder: Path, files: Any = None) -> None:
     """Write the splits of a text as JSON lines with `text`, `group` and `source`; `files` are those that hold it."""
     if name == "abstracts":
         splits = abstracts(Path(files))
+    elif name == "subjectivity":
+        splits = divide(labelled(files), HELD_OUT_LABELLED)
     else:
-        readers = {"prose": read, "subjectivity": labelled}
         own = {"documentation": documentation, "functions": functions}
-        held_out = HELD_OUT_LABELLED if name == "subjectivity" else HELD_OUT
-        splits = divide(list(readers[name](files) if name in readers else own[name]()), held_out)
-    folder.mkdir(parents=True, exist_ok=True)
+        splits = divide(own[name]() if name in own else read(files), HELD_OUT)
     for split, rows in splits.items():
         write_rows(folder / f"{split}.jsonl", rows)
 
 
-def divide(documents: list[Document], held_out: dict[str, float]) -> dict[str, list[Document]]:
+def divide(documents: Iterable[Document], held_out: dict[str, float]) -> dict[str, list[Document]]:
     """The documents of each split: whole groups, chosen by what they say."""
+    documents = list(documents)
     splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
     groups = sorted({document["group"] for document in documents}, key=digest)
     ends = {"test": max(1, round(held_out["test"] * len(groups)))}
@@ -62,7 +62,9 @@ def divide(documents: list[Document], held_out: dict[str, float]) -> dict[str, l
     return splits
 
 
-def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: Iterable[Any]) -> None:
+    """Write JSON lines; a file is there when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".tmp")
     with unfinished.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -190,11 +192,15 @@ def sentences_of(documents: Iterable[Document], fewest: int = 6, most: int = 30)
 
 def write_task(name: str, corpus: Path, folder: Path) -> None:
     """Write the rows of each split of a task of `MAKERS`."""
-    folder.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
-        documents, rng = list(read_rows(corpus / f"{split}.jsonl")), random.Random(f"{name} {split}")
-        rng.shuffle(documents)
-        write_rows(folder / f"{split}.jsonl", MAKERS[name](documents, TASK_ROWS[split], rng))
+        rng = random.Random(f"{name} {split}")
+        write_rows(folder / f"{split}.jsonl", MAKERS[name](shuffled(corpus, split, rng), TASK_ROWS[split], rng))
+
+
+def shuffled(corpus: Path, split: str, rng: random.Random) -> list[Document]:
+    documents = list(read_rows(corpus / f"{split}.jsonl"))
+    rng.shuffle(documents)
+    return documents
 
 
 def topic(documents: list[Document], number: int, rng: random.Random) -> list[dict[str, Any]]:
@@ -213,7 +219,7 @@ def altered(documents: list[Document], number: int, rng: random.Random) -> list[
     """Is a sentence as it was written? In others two neighbouring words change places, or one is another one's."""
     found = [sentence for _, sentence in sentences_of(documents)]
     texts = found[:number]
-    words = [word for text in found for word in plain_words(text)]
+    words = [word for text in found for word in text.split() if is_plain(word)]
     rows = []
     for place, text in enumerate(texts):
         changed = alter(text, words, rng) if place % 2 else text
@@ -224,7 +230,7 @@ def altered(documents: list[Document], number: int, rng: random.Random) -> list[
 
 def alter(text: str, words: list[str], rng: random.Random) -> str | None:
     pieces = text.split()
-    places = [place for place, word in enumerate(pieces[1:], 1) if word.isalpha() and word.islower()]
+    places = [place for place, word in enumerate(pieces[1:], 1) if is_plain(word)]
     pairs = [(a, b) for a, b in pairwise(places) if b == a + 1 and pieces[a] != pieces[b]]
     if not pairs:
         return None
@@ -237,8 +243,8 @@ def alter(text: str, words: list[str], rng: random.Random) -> str | None:
     return " ".join(pieces)
 
 
-def plain_words(text: str) -> list[str]:
-    return [word for word in text.split() if word.isalpha() and word.islower()]
+def is_plain(word: str) -> bool:
+    return word.isalpha() and word.islower()
 
 
 def last_word(documents: list[Document], number: int, rng: random.Random) -> list[dict[str, Any]]:
@@ -283,10 +289,8 @@ def write_minimal_pairs(corpus: Path, path: Path) -> None:
     `after`. After Warstadt et al. (2020), "BLiMP", arXiv 1912.00582, by rules on held-out sentences.
     """
     rng = random.Random("minimal pairs")
-    documents = list(read_rows(corpus / "test.jsonl"))
-    rng.shuffle(documents)
-    found = [sentence.split() for _, sentence in sentences_of(documents)]
-    counts = Counter(word for pieces in found for word in pieces if word.isalpha() and word.islower())
+    found = [sentence.split() for _, sentence in sentences_of(shuffled(corpus, "test", rng))]
+    counts = Counter(word for pieces in found for word in pieces if is_plain(word))
     common = sorted((word for word, count in counts.items() if count > 1), key=lambda word: (-counts[word], word))
     rank = {word: place for place, word in enumerate(common)}
     rows, numbers = [], Counter()
@@ -312,7 +316,7 @@ def one_word_pairs(pieces: list[str], common: list[str], rank: dict[str, int], r
             # "that" and "this" are determiners before a noun only: before a plain word that no verb follows at once.
             if word in others:
                 yield row(kind, place, place + 1, [others[word]])
-        if all(one.isalpha() and one.islower() for one in (word, following)) and word != following:
+        if is_plain(word) and is_plain(following) and word != following:
             yield row("neighbours", place, place + 2, [following, word])
         if word in rank:  # one that is about as frequent
             other = common[min(len(common) - 1, max(0, rank[word] + rng.choice([-3, -2, -1, 1, 2, 3])))]
@@ -322,23 +326,16 @@ def one_word_pairs(pieces: list[str], common: list[str], rank: dict[str, int], r
 
 def write_windows(corpus: Path, path: Path, language: str) -> None:
     """Write windows of 2 and of 4 neighbouring sentences of held-out documents, and pairs to train a ranker on."""
-    splitter = get_sentence_splitter(language)
+    splitter, rng = get_sentence_splitter(language), random.Random("windows")
     windows: dict[str, list[list[str]]] = {"train": [], "2": [], "4": []}
-    rng = random.Random("windows")
-    for split in ("train", "test"):
-        documents = list(read_rows(corpus / f"{split}.jsonl"))
-        rng.shuffle(documents)
-        for document in documents:
+    for split, sizes in (("train", {"train": 2}), ("test", {"2": 2, "4": 4})):
+        for document in shuffled(corpus, split, rng):
             texts = [" ".join(sentence.split()) for sentence in splitter(document["text"])]
             texts = [text if language == "lines" or is_sentence(text) else "" for text in texts]
-            for size in (2, 4):
-                name = "train" if split == "train" else str(size)
-                if len(texts) < size or (split == "train" and size > 2):
-                    continue
-                start = rng.randrange(len(texts) - size + 1)
-                window = texts[start : start + size]
-                most = 20_000 if name == "train" else MAX_WINDOWS
-                if all(window) and len(set(window)) == size and len(windows[name]) < most:
-                    windows[name].append(window)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(windows, ensure_ascii=False), encoding="utf-8")
+            for name, size in sizes.items():
+                if len(texts) >= size:
+                    start = rng.randrange(len(texts) - size + 1)
+                    window = texts[start : start + size]
+                    if all(window) and len(set(window)) == size and len(windows[name]) < MAX_WINDOWS[split]:
+                        windows[name].append(window)
+    write_rows(path, [windows])

@@ -7,17 +7,16 @@ import itertools
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import transfer_data as data
 
-Cell = dict[str, Any]  # what is measured: `part` and settings; equal ones are measured once
+Cell = dict[str, Any]  # what is measured: `what` and settings; equal ones are measured once
+Task = tuple[str, str]  # a text and a task made of it
 Done = Mapping[str, dict[str, Any]]  # the scores of each cell that was measured
 
 PARTS = ("optimizers", "tuning", "curves", "order", "unshuffle", "pairs", "variants", "probes")
 CORPORA = ("documentation", "functions", "prose", "subjectivity", "abstracts")
-GIVEN = ("prose", "subjectivity", "abstracts")  # these are read from files that the user names
 MINUTES = (3, 20, 120)
 SEEDS = (0, 1, 2)
 LABELS = (50, 200, 1000)
@@ -32,53 +31,47 @@ SIZES = {
     "256 x 3+3": SIZE | {"d_model": 256, "d_kv": 64, "d_ff": 512, "num_layers": 3, "num_decoder_layers": 3},
 }
 VOCAB_SIZE = 4096
+# Settings of models, objectives and `DepthTrainingArguments`, by their own names.
 PRETRAINING = {
+    "size": "128 x 2+2",
+    "dropout_rate": 0.0,
     "max_source_length": 96,
-    "batch_size": 32,
+    "mlm_probability": 0.15,
+    "mean_noise_span_length": 3.0,
+    "per_device_train_batch_size": 32,
     "optim": "adamw_scale",
     "optim_args": None,
     "learning_rate": 1e-2,
     "lr_scheduler_type": "cosine",
     "warmup_steps": 0.05,
     "adam_beta2": 0.98,
-    "dropout_rate": 0.0,
 }
-KINDS = {
-    "T5": PRETRAINING | {"mlm_probability": 0.15, "mean_noise_span_length": 3.0},
-    "DEPTH": PRETRAINING
-    | {
-        "mlm_probability": 0.15,
-        "mean_noise_span_length": 3.0,
-        "sentence_shuffling_probability": 1.0,
-        "sentence_loss_coefficient": 10.0,
-        "min_sentences": 2,
-        "max_sentences": 4,
-    },
+SHUFFLING = {
+    "num_sentence_tokens": 20,
+    "sentence_shuffling_probability": 1.0,
+    "sentence_loss_coefficient": 10.0,
+    "min_sentences": 2,
+    "max_sentences": 4,
 }
-MODEL_TYPES = {"T5": "t5", "DEPTH": "depth"}
+KINDS = {"T5": PRETRAINING, "DEPTH": PRETRAINING | SHUFFLING}
 WITHOUT_ORDER = ("subjectivity",)  # each document is one sentence: there is nothing to un-shuffle
-OBJECTIVE_SETTINGS = (
-    "max_source_length",
-    "mlm_probability",
-    "mean_noise_span_length",
-    "min_sentences",
-    "max_sentences",
-)
-OBJECTIVE_SETTINGS += ("sentence_shuffling_probability",)
+ADAFACTOR = {"optim": "adafactor", "optim_args": "scale_parameter=True"}
 OPTIMIZERS = {
     "adamw_torch_fused 1e-3": {"optim": "adamw_torch_fused", "learning_rate": 1e-3},
     "adamw_torch_fused 3e-3": {"optim": "adamw_torch_fused", "learning_rate": 3e-3},
     "adamw_scale 1e-2": {"optim": "adamw_scale", "learning_rate": 1e-2},
     "adamw_scale 2e-2": {"optim": "adamw_scale", "learning_rate": 2e-2},
-    "adafactor 2e-2": {"optim": "adafactor", "optim_args": "scale_parameter=True", "learning_rate": 2e-2},
+    "adafactor 2e-2": ADAFACTOR | {"learning_rate": 2e-2},
     "muon 1e-3": {"optim": "muon", "learning_rate": 1e-3},
 }
 OPTIMIZER_MINUTES = 5
-TUNING = [
-    ("adamw_torch_fused", None, (1e-4, 5e-4, 2e-3)),
-    ("adamw_scale", None, (1e-3, 5e-3, 2e-2)),
-    ("adafactor", "scale_parameter=True", (1e-3, 5e-3, 2e-2)),
-]
+TUNING = {  # optimizers, and rates for fine-tuning and for going on with pre-training
+    "adamw_torch_fused": ({"optim": "adamw_torch_fused", "optim_args": None}, (1e-4, 5e-4, 2e-3)),
+    "adamw_scale": ({"optim": "adamw_scale", "optim_args": None}, (1e-3, 5e-3, 2e-2)),
+    "adafactor": (ADAFACTOR, (1e-3, 5e-3, 2e-2)),
+}
+TUNING_TASKS = ("sentence_ordering", "topic")
+CONTINUED_MINUTES = 2
 VARIANTS = {
     "as in the other parts": {},
     "coefficient 1": {"sentence_loss_coefficient": 1.0},
@@ -111,69 +104,32 @@ PROBED = ("documentation", "abstracts")  # texts of the models that are probed
 MAX_HELD_OUT = 500  # documents, for losses
 
 
-def language_of(corpus: str) -> str:
-    return "lines" if corpus in ("functions", "abstracts") else "en"
-
-
-def kinds_of(corpus: str) -> tuple[str, ...]:
-    return ("T5",) if corpus in WITHOUT_ORDER else tuple(KINDS)
-
-
-def model_folder(root: Path, cell: Cell) -> Path:
-    """Of a pre-training: named by its settings, those that are not the usual ones by a hash."""
-    name = "-".join(str(cell[key]) for key in ("corpus", "kind", "minutes", "seed"))
-    if cell.get("settings"):
-        name += f"-{zlib.crc32(json.dumps(cell['settings'], sort_keys=True).encode()):08x}"
-    return root / "models" / name
+# ---- Cells ----------------------------------------------------------------------------------------------------------
 
 
 def key_of(cell: Cell) -> str:
     return json.dumps(cell, sort_keys=True)
 
 
-def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
-    """
-    Yield waves of cells: those of one do not need each other. `done` has the scores of all waves before, by which the
-    learning rates of the next are chosen.
-    """
-    parts, corpora = args.parts, corpora_of(args)
-    if "optimizers" in parts:
-        yield [
-            pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
-            for size, optimizer in itertools.product(SIZES, OPTIMIZERS.values())
-        ]
-    if "variants" in parts:
-        yield (models := [pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, one) for one in VARIANTS.values()])
-        yield [unshuffling(model) for model in models]
-    ordered = [corpus for corpus in corpora if corpus not in WITHOUT_ORDER]
-    if {"curves", "order", "unshuffle"} & set(parts):
-        yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in ordered]
-    for minutes in args.minutes:
-        seeds = SEEDS if minutes <= args.seeded_minutes else SEEDS[:1]
-        starts = [(corpus, kind) for corpus in corpora for kind in kinds_of(corpus)]
-        models = [pretraining(*start, minutes, seed) for start, seed in itertools.product(starts, seeds)]
-        if {"curves", "order", "unshuffle", "pairs", "probes", "tuning"} & set(parts):
-            yield models
-        if "unshuffle" in parts:
-            yield [unshuffling(model) for model in models if model["corpus"] in ordered]
-        if "pairs" in parts:
-            yield list(pair_cells(models))
-        tasks = [task for task, part in tasks_of(args).items() if part in parts]
-        yield from fine_tuning_waves(tasks, minutes, done, args)
-        if "probes" in parts and args.disco_eval:
-            wanted = [model for model in models if model["corpus"] in PROBED and model["seed"] == 0]
-            yield [probe_cell(model, task, args) for model, task in itertools.product(wanted, PROBES)]
-    if "tuning" in parts:
-        yield list(tuning_cells(args))
+def language_of(corpus: str) -> str:
+    return "lines" if corpus in ("functions", "abstracts") else "en"
+
+
+def given_files(args: argparse.Namespace) -> dict[str, Any]:
+    """What the texts are read from that are not installed."""
+    return {"prose": args.prose, "subjectivity": args.subjectivity, "abstracts": args.disco_eval}
 
 
 def corpora_of(args: argparse.Namespace) -> list[str]:
     files = given_files(args)
-    return [corpus for corpus in args.corpora if corpus not in GIVEN or files[corpus]]
+    return [corpus for corpus in args.corpora if corpus not in files or files[corpus]]
 
 
-def given_files(args: argparse.Namespace) -> dict[str, Any]:
-    return {"prose": args.prose, "subjectivity": args.subjectivity, "abstracts": args.disco_eval}
+def tasks_of(args: argparse.Namespace) -> dict[Task, str]:
+    """The tasks that models are fine-tuned on, and the part that each belongs to."""
+    tasks = {(corpus, task): "curves" for corpus, names in CURVES.items() for task in names}
+    tasks |= {(corpus, task): "order" for corpus, names in ORDER.items() for task in names}
+    return {task: part for task, part in tasks.items() if task[0] in corpora_of(args)}
 
 
 def pretraining(corpus: str, kind: str, minutes: float, seed: int, settings: Mapping[str, Any] | None = None) -> Cell:
@@ -181,13 +137,118 @@ def pretraining(corpus: str, kind: str, minutes: float, seed: int, settings: Map
     return cell | ({"settings": dict(settings)} if settings else {})
 
 
+def name_of(model: Cell) -> str:
+    """The folder of a pre-training: by its settings, those that are not the usual ones by a hash."""
+    name = "-".join(str(model[key]) for key in ("corpus", "kind", "minutes", "seed"))
+    if "settings" in model:
+        text = json.dumps(model["settings"], sort_keys=True) + model.get("start", "")
+        name += f"-{zlib.crc32(text.encode()):08x}"
+    return name
+
+
 def unshuffling(model: Cell) -> Cell:
     cell = {"what": "unshuffle", "corpus": model["corpus"], "kind": model["kind"], "model": name_of(model)}
     return cell | ({"sizes": ["2"]} if "num_sentence_tokens" in model.get("settings", {}) else {})
 
 
-def name_of(model: Cell) -> str:
-    return model_folder(Path(), model).name
+def fine_tuning(task: Task, start: Cell | str, labels: int, rate: float, seed: int, **more: Any) -> Cell:
+    """`start` is a pre-training, or "scratch"."""
+    model = start if start == "scratch" else name_of(start)
+    cell = {"what": "fine_tune", "corpus": task[0], "task": task[1], "model": model}
+    return cell | {"labels": labels, "rate": rate, "seed": seed} | more
+
+
+def bag_of_words(task: Task, labels: int, seed: int) -> Cell:
+    return {"what": "bag_of_words", "corpus": task[0], "task": task[1], "labels": labels, "seed": seed}
+
+
+def labels_of(task: Task) -> tuple[int, ...]:
+    return LABELS if task[1] in CURVES.get(task[0], ()) else LABELS[-1:]
+
+
+def tuned(task: Task, kind: str, minutes: float) -> list[Cell]:
+    """The fine-tunings by which the learning rate is chosen."""
+    start = kind if kind == "scratch" else pretraining(task[0], kind, minutes, 0)
+    labels = TUNED_AT if TUNED_AT in labels_of(task) else labels_of(task)[0]
+    rates = RATES["scratch" if kind == "scratch" else "pre-trained"]
+    return [fine_tuning(task, start, labels, rate, 0) for rate in rates]
+
+
+def curve(task: Task, kind: str, minutes: float, labels: int, done: Done, seeded_minutes: float) -> list[Cell]:
+    """The fine-tunings of a number of labels, of all seeds, at the best rate of those that were measured."""
+    tried = [cell for cell in tuned(task, kind, minutes) if key_of(cell) in done]
+    if not tried:
+        return []
+    rate = max(tried, key=lambda cell: done[key_of(cell)]["validation"])["rate"]
+    cells = []
+    for seed in SEEDS:
+        own = pretraining(task[0], kind, minutes, seed if minutes <= seeded_minutes else 0)
+        cells.append(fine_tuning(task, kind if kind == "scratch" else own, labels, rate, seed))
+    return cells
+
+
+def tuning_cells(args: argparse.Namespace) -> list[Cell]:
+    """Optimizers and rates for fine-tuning the longest checkpoint of at most 20 minutes."""
+    model = pretraining("documentation", "DEPTH", max(minutes for minutes in args.minutes if minutes <= 20), 0)
+    return [
+        fine_tuning(("documentation", task), model, TUNED_AT, rate, seed, **optimizer)
+        for (optimizer, rates), task in itertools.product(TUNING.values(), TUNING_TASKS)
+        for rate, seed in itertools.product(rates, SEEDS)
+    ]
+
+
+def continued(args: argparse.Namespace) -> dict[str, Cell]:
+    """Optimizers and rates for going on with the pre-training of the shortest checkpoint."""
+    start = name_of(pretraining("documentation", "DEPTH", min(args.minutes), 0))
+    return {
+        f"{name} {rate:g}": {"start": start}
+        | pretraining("documentation", "DEPTH", CONTINUED_MINUTES, 0, {**optimizer, "learning_rate": rate})
+        for name, (optimizer, rates) in TUNING.items()
+        for rate in rates
+    }
+
+
+# ---- Their order ----------------------------------------------------------------------------------------------------
+
+
+def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
+    """
+    Yield waves of cells: those of one do not need each other. `done` has the scores of all waves before, by which the
+    learning rates of the next are chosen.
+    """
+    parts, corpora = set(args.parts), corpora_of(args)
+    if "optimizers" in parts:
+        yield [
+            pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
+            for size, optimizer in itertools.product(SIZES, OPTIMIZERS.values())
+        ]
+    if "variants" in parts:
+        yield (models := [pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, one) for one in VARIANTS.values()])
+        yield list(map(unshuffling, models))
+    ordered = [corpus for corpus in corpora if corpus not in WITHOUT_ORDER]
+    if {"curves", "order", "unshuffle"} & parts:
+        yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in ordered]
+    for minutes in args.minutes:
+        seeds = SEEDS if minutes <= args.seeded_minutes else SEEDS[:1]
+        starts = [(corpus, kind) for corpus in corpora for kind in kinds_of(corpus)]
+        models = [pretraining(*start, minutes, seed) for start, seed in itertools.product(starts, seeds)]
+        if {"curves", "order", "unshuffle", "pairs", "probes", "tuning"} & parts:
+            yield models
+        if "unshuffle" in parts:
+            yield [unshuffling(model) for model in models if model["corpus"] in ordered]
+        if "pairs" in parts:
+            yield list(pair_cells(models))
+        yield from fine_tuning_waves(minutes, done, args)
+        if "probes" in parts and args.disco_eval:
+            wanted = [model for model in models if model["corpus"] in PROBED and model["seed"] == 0]
+            yield [probe_cell(model, task, args) for model, task in itertools.product(wanted, PROBES)]
+    if "tuning" in parts:
+        yield [*tuning_cells(args), *continued(args).values()]
+        yield list(map(unshuffling, continued(args).values()))
+
+
+def kinds_of(corpus: str) -> tuple[str, ...]:
+    return ("T5",) if corpus in WITHOUT_ORDER else tuple(KINDS)
 
 
 def pair_cells(models: Sequence[Cell]) -> Iterator[Cell]:
@@ -205,61 +266,16 @@ def probe_cell(model: Cell, task: str, args: argparse.Namespace) -> Cell:
     return cell | {"read_together": model["kind"] == "DEPTH"}
 
 
-def tasks_of(args: argparse.Namespace) -> dict[tuple[str, str], str]:
-    """The tasks that models are fine-tuned on, and the part that each belongs to."""
-    tasks = {(corpus, task): "curves" for corpus, names in CURVES.items() for task in names}
-    tasks |= {(corpus, task): "order" for corpus, names in ORDER.items() for task in names}
-    return {(corpus, task): part for (corpus, task), part in tasks.items() if corpus in corpora_of(args)}
-
-
-def fine_tuning(task: tuple[str, str], start: Cell | str, labels: int, rate: float, seed: int, **more: Any) -> Cell:
-    """`start` is a pre-training, or "scratch"."""
-    model = start if start == "scratch" else name_of(start)
-    cell = {"what": "fine_tune", "corpus": task[0], "task": task[1], "model": model}
-    return cell | {"labels": labels, "rate": rate, "seed": seed} | more
-
-
-def labels_of(task: tuple[str, str]) -> tuple[int, ...]:
-    return LABELS if task[1] in CURVES.get(task[0], ()) else LABELS[-1:]
-
-
-def fine_tuning_waves(
-    tasks: Sequence[tuple[str, str]], minutes: float, done: Done, args: argparse.Namespace
-) -> Iterator[list[Cell]]:
+def fine_tuning_waves(minutes: float, done: Done, args: argparse.Namespace) -> Iterator[list[Cell]]:
     """First the learning rates, with the first seed, then all seeds and numbers of labels."""
+    tasks = [task for task, part in tasks_of(args).items() if part in args.parts]
     starts = [(task, kind) for task in tasks for kind in kinds_of(task[0])]
     starts += [(task, "scratch") for task in tasks] * (minutes == args.minutes[0])
-    yield [fine_tuning(*one) for start in starts for one in tuned(*start, minutes)]
+    yield [cell for task, kind in starts for cell in tuned(task, kind, minutes)]
     cells = []
     for task, kind in starts:
-        best = max(tuned(task, kind, minutes), key=lambda one: done[key_of(fine_tuning(*one))]["validation"])
-        for labels, seed in itertools.product(labels_of(task), SEEDS):
-            model = start_of(task, kind, minutes, seed, args.seeded_minutes)
-            cells.append(fine_tuning(task, model, labels, best[3], seed))
+        for labels in labels_of(task):
+            cells += curve(task, kind, minutes, labels, done, args.seeded_minutes)
             if kind == "scratch":
-                cell = {"what": "bag_of_words", "corpus": task[0], "task": task[1], "labels": labels, "seed": seed}
-                cells.append(cell)
+                cells += [bag_of_words(task, labels, seed) for seed in SEEDS]
     yield cells
-
-
-def start_of(task: tuple[str, str], kind: str, minutes: float, seed: int, seeded_minutes: float) -> Cell | str:
-    if kind == "scratch":
-        return kind
-    return pretraining(task[0], kind, minutes, seed if minutes <= seeded_minutes else 0)
-
-
-def tuned(task: tuple[str, str], kind: str, minutes: float) -> list[tuple]:
-    """What `fine_tuning` takes for each of the learning rates that are compared."""
-    labels = TUNED_AT if TUNED_AT in labels_of(task) else labels_of(task)[0]
-    rates = RATES["scratch" if kind == "scratch" else "pre-trained"]
-    return [(task, start_of(task, kind, minutes, 0, 0), labels, rate, 0) for rate in rates]
-
-
-def tuning_cells(args: argparse.Namespace) -> Iterator[Cell]:
-    """Optimizers and rates for fine-tuning the longest checkpoint of at most 20 minutes, and to go on with it."""
-    minutes = max(minutes for minutes in args.minutes if minutes <= 20)
-    model = pretraining("documentation", "DEPTH", minutes, 0)
-    for (optim, options, rates), task in itertools.product(TUNING, ("sentence_ordering", "topic")):
-        for rate, seed in itertools.product(rates, SEEDS):
-            more = {"optim": optim, "optim_args": options}
-            yield fine_tuning(("documentation", task), model, TUNED_AT, rate, seed, **more)

@@ -5,25 +5,51 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import transfer_grid as grid
-from transfer_grid import Cell, Done
+from transfer_grid import Cell, Done, Task
+
+Rows = Mapping[str, Sequence[Mapping[Any, float]]]  # by the name of a row: for each seed, values by their columns
+
+ORDERS = {"exact_2": "2: exact", "tau_2": "2: tau", "exact_4": "4: exact", "tau_4": "4: tau"}
+COLORS = {"T5": "C0", "DEPTH": "C1", "scratch": "grey"}
 
 
 def spread(values: Sequence[float]) -> str:
     """Mean and standard error over seeds."""
     if not values:
         return ""
-    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
+    error = f" ± {standard_error(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.3f}{error}"
 
 
-def markdown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join([f"## {title}\n", *("| " + " | ".join(map(str, line)) + " |" for line in lines)]) + "\n"
+def standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def markdown(title: str, head: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table of the lines with a value; none if there is no such line."""
+    lines = [line for line in lines if any(line[1:])]
+    if lines:
+        lines = [head, ["---"] * len(head), *lines]
+        yield "\n".join([f"## {title}\n", *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+
+
+def table(title: str, corner: str, columns: Mapping[Any, str], rows: Rows) -> Iterator[str]:
+    """A table of means and standard errors; `columns` are the titles of values."""
+    lines = []
+    for name, found in rows.items():
+        values = [[one[key] for one in found if one.get(key) is not None] for key in columns]
+        lines.append([name, *map(spread, values)])
+    yield from markdown(title, [corner, *columns.values()], lines)
+
+
+def same(names: Sequence[Any]) -> dict[Any, str]:
+    return {name: str(name) for name in names}
 
 
 class Report:
@@ -33,9 +59,8 @@ class Report:
         self.args, self.done = args, done
         self.cells = [(json.loads(key), scores) for key, scores in done.items()]
 
-    def found(self, cells: Sequence[Cell], name: str) -> list[float]:
-        keys = map(grid.key_of, cells)
-        return [self.done[key][name] for key in keys if self.done.get(key, {}).get(name) is not None]
+    def found(self, *cells: Cell) -> list[dict[str, Any]]:
+        return [self.done[key] for key in map(grid.key_of, cells) if key in self.done]
 
     def tables(self) -> list[str]:
         parts = (
@@ -50,191 +75,151 @@ class Report:
         return [table for part in parts for table in part()]
 
     def optimizers(self) -> Iterator[str]:
-        rows = []
+        lines = []
         for name, optimizer in grid.OPTIMIZERS.items():
-            row = [name]
+            line = [name]
             for size in grid.SIZES:
-                cell = grid.pretraining("documentation", "T5", grid.OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
-                scores = self.done.get(grid.key_of(cell))
-                found = f"{scores['reconstruction_loss']:.3f} ({scores['attention_entropy']:.3f})" if scores else ""
-                row.append(found)
-            rows.append(row)
-        if any(map(any, (row[1:] for row in rows))):
-            yield markdown("Optimizers: held-out loss (least entropy of attention)", ["", *grid.SIZES], rows)
+                settings = {**optimizer, "size": size}
+                cell = grid.pretraining("documentation", "T5", grid.OPTIMIZER_MINUTES, 0, settings)
+                texts = (
+                    f"{own['reconstruction_loss']:.3f} ({own['attention_entropy']:.3f})" for own in self.found(cell)
+                )
+                line.append("".join(texts))
+            lines.append(line)
+        title = "Optimizers: held-out loss (least entropy of attention)"
+        yield from markdown(title, ["", *grid.SIZES], lines)
 
     def tuning(self) -> Iterator[str]:
-        cells = [cell for cell in grid.tuning_cells(self.args) if grid.key_of(cell) in self.done]
-        rows: dict[tuple, dict[str, list[Cell]]] = {}
-        for cell in cells:
-            rows.setdefault((cell["optim"], cell["rate"]), {}).setdefault(cell["task"], []).append(cell)
-        tasks = list(dict.fromkeys(cell["task"] for cell in cells))
-        lines = [
-            [optim, f"{rate:g}", *(spread(self.found(of.get(task, ()), "test")) for task in tasks)]
-            for (optim, rate), of in rows.items()
-        ]
-        if lines:
-            yield markdown(f"Fine-tuning, {grid.TUNED_AT} labels", ["optimizer", "learning rate", *tasks], lines)
+        rows = defaultdict(list)
+        for cell in grid.tuning_cells(self.args):
+            name = f"{cell['optim']} {cell['rate']:g}"
+            rows[name] += [{cell["task"]: scores["test"]} for scores in self.found(cell)]
+        yield from table(f"Fine-tuning, {grid.TUNED_AT} labels", "", same(grid.TUNING_TASKS), rows)
+        models = {"as it was": grid.pretraining("documentation", "DEPTH", min(self.args.minutes), 0)}
+        models |= grid.continued(self.args)
+        rows = {name: self.found(model, grid.unshuffling(model)) for name, model in models.items()}
+        columns = {"sentence_loss": "sentence loss", "reconstruction_loss": "other loss"}
+        columns |= {"attention_entropy": "entropy"} | ORDERS
+        title = f"{grid.CONTINUED_MINUTES} more minutes of pre-training"
+        if any(rows[name] for name in grid.continued(self.args)):
+            yield from table(title, "", columns, rows)
 
-    def starts(self, task: tuple[str, str]) -> Iterator[tuple[str, str, float]]:
+    def starts(self) -> Iterator[tuple[str, str, float]]:
         """Name, kind and minutes of what a task is fine-tuned from."""
         yield "from scratch", "scratch", self.args.minutes[0]
         for kind, minutes in itertools.product(grid.KINDS, self.args.minutes):
             yield f"{kind}, {minutes:g} minutes", kind, minutes
 
-    def cells_of(self, task: tuple[str, str], kind: str, minutes: float, labels: int) -> list[Cell]:
-        tried = [one for one in grid.tuned(task, kind, minutes) if grid.key_of(grid.fine_tuning(*one)) in self.done]
-        if not tried:
-            return []
-        best = max(tried, key=lambda one: self.done[grid.key_of(grid.fine_tuning(*one))]["validation"])
-        starts = [grid.start_of(task, kind, minutes, seed, self.args.seeded_minutes) for seed in grid.SEEDS]
-        return [
-            grid.fine_tuning(task, start, labels, best[3], seed)
-            for start, seed in zip(starts, grid.SEEDS, strict=True)
-        ]
+    def curve(self, task: Task, kind: str, minutes: float, labels: int) -> list[float]:
+        """The test scores of all seeds; `kind` may be "bag of words", too."""
+        if kind == "bag of words":
+            cells = [grid.bag_of_words(task, labels, seed) for seed in grid.SEEDS]
+        else:
+            cells = grid.curve(task, kind, minutes, labels, self.done, self.args.seeded_minutes)
+        return [scores["test"] for scores in self.found(*cells)]
 
     def fine_tuned(self) -> Iterator[str]:
         for task in grid.tasks_of(self.args):
             labels = grid.labels_of(task)
-            rows = []
-            for name, kind, minutes in self.starts(task):
-                row = [spread(self.found(self.cells_of(task, kind, minutes, number), "test")) for number in labels]
-                if any(row):
-                    rows.append([name, *row])
-            bags = [
-                spread([scores["test"] for cell, scores in self.cells if is_bag_of_words(cell, task, number)])
-                for number in labels
-            ]
-            if rows:
-                rows.insert(0, ["bag of words", *bags])
-                yield markdown(f"{task[0]}, {task[1]}", ["labels", *map(str, labels)], rows)
+            rows = {
+                name: [{number: score} for number in labels for score in self.curve(task, kind, minutes, number)]
+                for name, kind, minutes in (("bag of words", "bag of words", 0), *self.starts())
+            }
+            if any(found for name, found in rows.items() if name != "bag of words"):
+                yield from table(f"{task[0]}, {task[1]}", "labels", same(labels), rows)
+
+    def by_model(self, what: str, corpus: str) -> dict[str, list[dict[str, float]]]:
+        """The scores of a measurement by kind and minutes of the model."""
+        rows = defaultdict(list)
+        for cell, scores in self.cells:
+            if cell["what"] == what and cell["corpus"] == corpus:
+                _, *model = cell["model"].split("-")
+                if len(model) in (0, 3):  # the usual settings: kind, minutes, seed
+                    rows[f"{model[0]}, {model[1]} minutes" if model else cell["model"]].append(scores)
+        return rows
 
     def unshuffled(self) -> Iterator[str]:
-        names = ("exact_2", "tau_2", "exact_4", "tau_4")
         for corpus in grid.CORPORA:
-            own = [(cell, s) for cell, s in self.cells if cell["what"] == "unshuffle" and cell["corpus"] == corpus]
-            own = [(cell, s) for cell, s in own if is_usual(cell["model"])]
-            by_name: dict[str, list[dict]] = {}
-            for cell, scores in own:
-                model = cell["model"]
-                name = (
-                    "linear ranker on words" if model == "ranker" else f"{cell['kind']}, {minutes_of(model)} minutes"
-                )
-                by_name.setdefault(name, []).append(scores)
-            rows = [[name, *(spread([one[k] for one in scores]) for k in names)] for name, scores in by_name.items()]
-            if rows:
-                rows.append(["chance", "0.500", "0.000", "0.042", "0.000"])
-                head = ["", "2: exact", "2: tau", "4: exact", "4: tau"]
-                yield markdown(f"{corpus}: sentences put in order without labels", head, rows)
+            found = self.by_model("unshuffle", corpus)
+            if found:
+                rows = {name.replace("ranker", "linear ranker on words"): scores for name, scores in found.items()}
+                rows["chance"] = [{"exact_2": 1 / 2, "tau_2": 0.0, "exact_4": 1 / 24, "tau_4": 0.0}]
+                yield from table(f"{corpus}: sentences put in order without labels", "", ORDERS, rows)
 
     def pairs(self) -> Iterator[str]:
-        kinds = ("all", "agreement", "determiner", "neighbours", "replaced")
-        for corpus in ("documentation", "prose"):
-            by_name: dict[str, list[dict]] = {}
-            for cell, scores in self.cells:
-                if cell["what"] == "minimal_pairs" and cell["corpus"] == corpus:
-                    model = cell["model"]
-                    is_own = model in ("scratch", "bigrams")
-                    name = model if is_own else f"{model.split('-')[1]}, {minutes_of(model)} minutes"
-                    by_name.setdefault(name, []).append(scores)
-            rows = [
-                [name, *(spread([one[k] for one in scores if k in one]) for k in kinds)]
-                for name, scores in by_name.items()
-            ]
-            if rows:
-                yield markdown(f"{corpus}: minimal pairs", ["", *kinds], rows)
+        kinds = same(("all", "agreement", "determiner", "neighbours", "replaced"))
+        for corpus in grid.CORPORA:
+            yield from table(f"{corpus}: minimal pairs", "", kinds, self.by_model("minimal_pairs", corpus))
 
     def variants(self) -> Iterator[str]:
-        rows = []
+        rows = {}
         for name, settings in grid.VARIANTS.items():
             model = grid.pretraining("documentation", "DEPTH", grid.VARIANT_MINUTES, 0, settings)
-            scores = self.done.get(grid.key_of(grid.unshuffling(model)))
-            if scores:
-                names = ("exact_2", "tau_2", "exact_4", "tau_4")
-                rows.append([name, *(f"{scores[key]:.3f}" if key in scores else "" for key in names)])
-        if rows:
-            head = ["", "2: exact", "2: tau", "4: exact", "4: tau"]
-            yield markdown(f"DEPTH, {grid.VARIANT_MINUTES:g} minutes of documentation: what was tried", head, rows)
+            rows[name] = self.found(grid.unshuffling(model))
+        title = f"DEPTH, {grid.VARIANT_MINUTES:g} minutes of documentation: what was tried"
+        yield from table(title, "", ORDERS, rows)
 
     def probes(self) -> Iterator[str]:
-        rows: dict[str, dict[str, float]] = {}
+        rows = {}
         for cell, scores in self.cells:
             if cell["what"] == "probe":
-                rows.setdefault(cell["model"], {})[cell["task"]] = scores["accuracy"]
+                rows.setdefault(cell["model"], [{}])[0][cell["task"]] = scores["accuracy"]
                 for name in ("chance", "majority", "bag_of_words", "random_weights"):
-                    rows.setdefault(name.replace("_", " "), {}).setdefault(cell["task"], scores[f"{name}_accuracy"])
-        lines = [
-            [name, *(f"{of[task]:.3f}" if task in of else "" for task in grid.PROBES)] for name, of in rows.items()
-        ]
-        if lines:
-            yield markdown("Probes of DiscoEval", ["", *grid.PROBES], lines)
+                    of_baseline = rows.setdefault(name.replace("_", " "), [{}])[0]
+                    of_baseline.setdefault(cell["task"], scores[f"{name}_accuracy"])
+        yield from table("Probes of DiscoEval", "", same(grid.PROBES), rows)
+
+    # ---- Figures ----------------------------------------------------------------------------------------------------
 
     def figures(self, folder: Path) -> None:
         """Write curves.png, scores over labels, and order.png, un-shuffling over the minutes of pre-training."""
-        self.draw_curves(folder / "curves.png")
-        self.draw_order(folder / "order.png")
-
-    def draw_curves(self, path: Path) -> None:
-        from matplotlib.figure import Figure
-
+        tasks = [task for task in grid.tasks_of(self.args) if len(grid.labels_of(task)) > 1]
         fine_tuned = {(cell["corpus"], cell["task"]) for cell, _ in self.cells if cell["what"] == "fine_tune"}
-        tasks = [task for task in grid.tasks_of(self.args) if len(grid.labels_of(task)) > 1 and task in fine_tuned]
-        if not tasks:
-            return
-        figure = Figure(figsize=(4.5 * len(tasks), 4), layout="constrained")
-        for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-            for name, kind, minutes in self.starts(task):
-                groups = [self.found(self.cells_of(task, kind, minutes, number), "test") for number in grid.LABELS]
-                color = {"T5": "C0", "DEPTH": "C1"}.get(kind, "grey")
-                shade = 0.4 + 0.6 * self.args.minutes.index(minutes) / max(1, len(self.args.minutes) - 1)
-                draw(axes, grid.LABELS, groups, label=name, color=color, alpha=shade if kind in grid.KINDS else 1.0)
-            bags = [
-                [scores["test"] for cell, scores in self.cells if is_bag_of_words(cell, task, number)]
-                for number in grid.LABELS
-            ]
-            draw(axes, grid.LABELS, bags, label="bag of words", color="C2", linestyle="--")
-            axes.set(
-                xscale="log",
-                xticks=grid.LABELS,
-                xticklabels=grid.LABELS,
-                xlabel="labels",
-                title=f"{task[0]}\n{task[1]}",
-            )
-            axes.grid(alpha=0.3)
-        figure.axes[0].set_ylabel("test score")
-        figure.axes[-1].legend(fontsize="x-small")
-        figure.savefig(path, dpi=110)
+        write_figure(folder / "curves.png", filter(fine_tuned.__contains__, tasks), self.draw_curve, "test score")
+        unshuffled = dict.fromkeys(cell["corpus"] for cell, _ in self.cells if cell["what"] == "unshuffle")
+        title = "pairs of sentences in the right order, without labels"
+        write_figure(folder / "order.png", unshuffled, self.draw_order, title, sharey=True)
 
-    def draw_order(self, path: Path) -> None:
-        from matplotlib.figure import Figure
+    def draw_curve(self, axes: Any, task: Task) -> None:
+        for name, kind, minutes in self.starts():
+            groups = [self.curve(task, kind, minutes, labels) for labels in grid.LABELS]
+            share = self.args.minutes.index(minutes) / max(1, len(self.args.minutes) - 1)
+            shade = 0.4 + 0.6 * share if kind in grid.KINDS else 1.0
+            draw(axes, grid.LABELS, groups, label=name, color=COLORS[kind], alpha=shade)
+        bags = [self.curve(task, "bag of words", 0, labels) for labels in grid.LABELS]
+        draw(axes, grid.LABELS, bags, label="bag of words", color="C2", linestyle="--")
+        axes.set(xscale="log", xlabel="labels", title=f"{task[0]}\n{task[1]}")
+        axes.set_xticks(grid.LABELS, grid.LABELS)
 
-        scores: dict[str, dict[str, dict[float, list[float]]]] = {}  # by corpus, kind and minutes
-        for cell, found in self.cells:
-            if cell["what"] == "unshuffle" and is_usual(cell["model"]):
-                kind, minutes = cell.get("kind", "ranker"), 0.0
-                if kind in grid.KINDS:
-                    minutes = float(minutes_of(cell["model"]))
-                of = scores.setdefault(cell["corpus"], {}).setdefault(kind, {})
-                of.setdefault(minutes, []).append(found["exact_2"])
-        if not scores:
-            return
-        figure = Figure(figsize=(4.5 * len(scores), 4), layout="constrained")
-        panels = figure.subplots(1, len(scores), squeeze=False, sharey=True)[0]
-        for axes, (corpus, kinds) in zip(panels, scores.items(), strict=True):
-            for kind in grid.KINDS:
-                places = sorted(kinds.get(kind, {}))
-                color = {"T5": "C0", "DEPTH": "C1"}[kind]
-                draw(axes, places, [kinds[kind][place] for place in places], label=kind, color=color)
-            for value in kinds.get("ranker", {}).get(0.0, ()):
-                axes.axhline(value, color="C2", linestyle="--", label="linear ranker on words")
-            axes.axhline(0.5, color="grey", linestyle=":", label="chance")
-            ticks = sorted({place for kind in grid.KINDS for place in kinds.get(kind, ())})
-            axes.set(xscale="log", xlabel="CPU minutes of pre-training", title=corpus)
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.minorticks_off()
-            axes.grid(alpha=0.3)
-        figure.axes[0].set_ylabel("pairs of sentences in the right order, without labels")
-        figure.axes[-1].legend(fontsize="x-small")
-        figure.savefig(path, dpi=110)
+    def draw_order(self, axes: Any, corpus: str) -> None:
+        found, ticks = self.by_model("unshuffle", corpus), set()
+        for kind in grid.KINDS:
+            places = {float(name.split()[1]): name for name in found if name.startswith(f"{kind}, ")}
+            groups = [[one["exact_2"] for one in found[places[place]]] for place in sorted(places)]
+            draw(axes, sorted(places), groups, label=kind, color=COLORS[kind])
+            ticks |= set(places)
+        for scores in found.get("ranker", ()):
+            axes.axhline(scores["exact_2"], color="C2", linestyle="--", label="linear ranker on words")
+        axes.axhline(0.5, color="grey", linestyle=":", label="chance")
+        axes.set(xscale="log", xlabel="CPU minutes of pre-training", title=corpus)
+        axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
+
+
+def write_figure(path: Path, names: Any, drawing: Any, ylabel: str, sharey: bool = False) -> None:
+    """One panel for each name, drawn by `drawing`."""
+    from matplotlib.figure import Figure
+
+    names = list(names)
+    if not names:
+        return
+    figure = Figure(figsize=(4.5 * len(names), 4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False, sharey=sharey)[0], names, strict=True):
+        drawing(axes, name)
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel(ylabel)
+    figure.axes[-1].legend(fontsize="x-small")
+    figure.savefig(path, dpi=110)
 
 
 def draw(axes: Any, places: Sequence[float], groups: Sequence[Sequence[float]], **style: Any) -> None:
@@ -242,18 +227,5 @@ def draw(axes: Any, places: Sequence[float], groups: Sequence[Sequence[float]], 
     kept = [(place, values) for place, values in zip(places, groups, strict=True) if values]
     if kept:
         means = [statistics.fmean(values) for _, values in kept]
-        errors = [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else 0.0 for _, v in kept]
+        errors = [standard_error(values) for _, values in kept]
         axes.errorbar([place for place, _ in kept], means, errors, marker="o", markersize=3, **style)
-
-
-def is_bag_of_words(cell: Cell, task: tuple[str, str], labels: int) -> bool:
-    return cell["what"] == "bag_of_words" and (cell["corpus"], cell["task"]) == task and cell["labels"] == labels
-
-
-def is_usual(model: str) -> bool:
-    """Whether the name of a model is that of the usual settings: corpus, kind, minutes, seed."""
-    return model == "ranker" or len(model.split("-")) == 4
-
-
-def minutes_of(model: str) -> str:
-    return model.split("-")[2]

@@ -23,7 +23,6 @@ import sentencepiece
 import torch
 from absl.testing import parameterized
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
-from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
 from hf_depth.data.corpus import load_corpus
@@ -31,23 +30,6 @@ from hf_depth.data.tokenization import add_sentence_tokens
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-
-
-class WithoutFloat64(TorchFunctionMode):
-    """As on a Mac: what is made on a device or moved to it, and what comes of it, has no `double()` before `cpu()`."""
-
-    class OnDevice(torch.Tensor):
-        pass
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if function is torch.Tensor.double and isinstance(args[0], self.OnDevice):
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype.")
-        result = function(*args, **kwargs)
-        if function is torch.Tensor.cpu:
-            return result.as_subclass(torch.Tensor)
-        is_placed = isinstance(result, torch.Tensor) and (function is torch.Tensor.to or "device" in kwargs)
-        return result.as_subclass(self.OnDevice) if is_placed else result
 
 
 def process_environment(**more: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import graphlib
 import importlib.util
 import pkgutil
 import sys
@@ -103,19 +104,7 @@ class ImportsTest(parameterized.TestCase):
             name: {m for _, module, item in imported(path, False) for m in (module, f"{module}.{item}") if m in known}
             for path, name in names.items()
         }
-        done, under_way = set(), []
-
-        def visit(name):
-            self.assertNotIn(name, under_way, f"a circle: {under_way}")
-            if name not in done:
-                under_way.append(name)
-                for other in graph[name]:
-                    visit(other)
-                under_way.pop()
-                done.add(name)
-
-        for name in graph:
-            visit(name)
+        graphlib.TopologicalSorter(graph).prepare()  # a CycleError names the circle
 
     @parameterized.parameters(*HUB_FILES)
     def test_the_hub_files_import_only_torch_transformers_and_each_other(self, name):
@@ -149,38 +138,28 @@ class DocstringsTest(parameterized.TestCase):
         self.assertNotEmpty(examples, f"the docstring of {name} has no example (`>>>`)")
 
 
-CALLED = ("__init__", "__call__")
-
-
-def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
+def called_functions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
     """
-    The functions of a module, and the methods of its classes, that users call: public ones and constructors. Events of
-    callbacks (`on_…`) are called by `Trainer`, whose own have no annotations.
+    The functions that users call: public ones and constructors. Events of callbacks (`on_…`) are called by `Trainer`,
+    whose own have no annotations.
     """
-
-    def visit(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-        for node in body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield from visit(node.body, f"{prefix}{node.name}.")
-            elif isinstance(node, ast.FunctionDef) and (node.name in CALLED or not node.name.startswith(("_", "on_"))):
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from called_functions(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            if node.name in ("__init__", "__call__") or not node.name.startswith(("_", "on_")):
                 yield prefix + node.name, node
-
-    return visit(ast.parse(path.read_text(encoding="utf-8")).body, "")
 
 
 class AnnotationsTest(parameterized.TestCase):
     @parameterized.named_parameters((path.relative_to(PACKAGE).as_posix(), path) for path in MODULES)
     def test_public_functions_are_annotated(self, path):
-        for name, node in functions(path):
-            if node.name.startswith("on_"):  # of callbacks, with the arguments of transformers' `TrainerCallback`
-                continue
+        for name, node in called_functions(ast.parse(path.read_text(encoding="utf-8")).body):
             arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
-            for argument in arguments:
-                with self.subTest(f"{name}: {argument.arg}"):
-                    self.assertTrue(argument.annotation or argument.arg in ("self", "cls"))
-            if node.name != "__init__":
-                with self.subTest(f"{name}: return"):
-                    self.assertIsNotNone(node.returns)
+            bare = [one.arg for one in arguments if one.annotation is None and one.arg not in ("self", "cls")]
+            with self.subTest(name):
+                self.assertEmpty(bare)
+                self.assertTrue(node.returns is not None or node.name == "__init__")
 
 
 class TestFilesTest(parameterized.TestCase):

@@ -138,83 +138,70 @@ class SpeedrunTest(parameterized.TestCase):
         self.assertBetween(row["hours_to_target"], 0, row["hours"])  # by the evaluation of step 2
 
 
+def load_benchmark(name):
+    with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
+        return load_script(f"benchmarks/{name}.py")
+
+
 class TransferTest(parameterized.TestCase):
     """benchmarks/transfer.py takes hours: here each measurement once, with models that learn nothing."""
 
-    def setUp(self):
-        super().setUp()
-        with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
-            self.script = load_script("benchmarks/transfer.py")
-        self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+    def test_all_parts_are_measured_and_reported_and_nothing_twice(self):
+        script, root = load_benchmark("transfer"), Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.enterContext(states_of_torch())
         size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
-        changes = {
-            "SIZE": size,
-            "SIZES": dict.fromkeys(self.script.grid.SIZES, size),
-            "VOCAB_SIZE": 600,
-            "LABELS": (4, 8),
-            "STEPS": {4: 1, 8: 1},
-            "TUNED_AT": 4,
-            "SEEDS": (0, 1),
-            "CURVES": {"prose": ("sentence_ordering",)},
-            "ORDER": {"prose": ("sentence_position",)},
-        }
-        for name, value in changes.items():
-            self.enterContext(mock.patch.object(self.script.grid, name, value))
-        self.enterContext(mock.patch.dict(self.script.data.TASK_ROWS, validation=3, test=4))
-
-    def arguments(self, *flags):
+        changes = {"SIZE": size, "SIZES": dict.fromkeys(script.grid.SIZES, size), "VOCAB_SIZE": 600, "SEEDS": (0, 1)}
+        changes |= {"LABELS": (4, 8), "STEPS": {4: 1, 8: 1}, "TUNED_AT": 4}
+        changes |= {"CURVES": {"prose": ("sentence_ordering",)}, "ORDER": {"prose": ("sentence_position",)}}
+        self.enterContext(mock.patch.multiple(script.grid, **changes))
+        self.enterContext(mock.patch.dict(script.data.TASK_ROWS, validation=3, test=4))
         rng = np.random.default_rng(0)
         words = [f"{a}{b}{c}" for a in "bdfglm" for b in "aeiou" for c in "nrst"]
-        with (self.root / "prose.jsonl").open("w", encoding="utf-8") as file:
+        with (root / "prose.jsonl").open("w", encoding="utf-8") as file:
             for book, page in itertools.product(range(20), range(3)):
                 sentences = (" ".join(rng.choice(words, 7)).capitalize() + "." for _ in range(8))
                 print(json.dumps({"title": f"book {book}", "text": f"{' '.join(sentences)} Page {page}."}), file=file)
-        given = ["--output_dir", str(self.root), "--corpora", "prose", "--prose", str(self.root / "prose.jsonl")]
-        return self.script.parse_args([*given, "--minutes", "0.001", *flags])
+        given = ["--output_dir", str(root), "--corpora", "prose", "--prose", str(root / "prose.jsonl")]
+        parts = ["--minutes", "0.001", "--parts", "curves", "order", "unshuffle", "pairs"]
+        args = script.parse_args(given + parts)
 
-    def measure_all(self, args):
+        script.prepare(args, root)
         done = {}
-        for wave in self.script.grid.plan(args, done):
+        for wave in script.grid.plan(args, done):
             for cell in wave:
-                key = self.script.grid.key_of(cell)
-                done[key] = done.get(key) or self.script.measure(cell, self.root)
-        return done
-
-    def test_all_parts_are_measured_and_reported(self):
-        args = self.arguments("--parts", "curves", "order", "unshuffle", "pairs")
-        self.script.prepare(args, self.root)
-        done = self.measure_all(args)
-        report = self.script.Report(args, done)
+                key = script.grid.key_of(cell)
+                done[key] = done.get(key) or script.measure(cell, root)
+        report = script.Report(args, done)
         tables = "\n".join(report.tables())
         for row in ("prose, sentence_ordering", "| bag of words |", "| from scratch |", "| T5, 0.001 minutes |"):
             self.assertIn(row, tables)
         for row in ("sentences put in order", "| linear ranker on words |", "minimal pairs", "| bigrams |"):
             self.assertIn(row, tables)
-        report.figures(self.root)
-        self.assertTrue((self.root / "curves.png").is_file() and (self.root / "order.png").is_file())
+        report.figures(root)
+        self.assertTrue((root / "curves.png").is_file() and (root / "order.png").is_file())
         with self.subTest("the same once more is read from the file"):
             lines = [json.dumps({"cell": json.loads(key), "scores": scores}) for key, scores in done.items()]
-            (self.root / "results.jsonl").write_text("\n".join(lines), encoding="utf-8")
-            with mock.patch.object(self.script, "measure", side_effect=AssertionError):
-                again = self.script.execute(args, self.root)
-            self.assertEqual(again, done)
+            (root / "results.jsonl").write_text("\n".join(lines), encoding="utf-8")
+            with mock.patch.object(script, "measure", side_effect=AssertionError):
+                self.assertEqual(script.execute(args, root), done)
+        with self.subTest("pre-training goes on from the weights of its start"):
+            start = script.grid.pretraining("prose", "DEPTH", 0.001, 0)
+            cell = script.grid.pretraining("prose", "DEPTH", 0.001, 0, {"learning_rate": 1e-12})
+            scores = script.measure(cell | {"start": script.grid.name_of(start)}, root)
+            self.assertAlmostEqual(scores["loss"], done[script.grid.key_of(start)]["loss"], places=3)
 
 
 class TrainStepTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
-            self.script = load_script("benchmarks/train_step.py")
+        self.script = load_benchmark("train_step")
         self.enterContext(states_of_torch())
 
-    def side(self, model, seconds=1.0, **fields):
-        side = self.script.Side(model, "sdpa", False, None, None, {}, [seconds])
-        vars(side).update({"first_loss": 5.0, "peak_bytes": 8, **fields})
-        return side
-
     def test_a_side_that_does_other_work_is_named(self):
-        sides = [self.side("stock T5"), self.side("our T5", first_loss=5.1), self.side("our DEPTH", first_loss=6.0)]
+        sides = [
+            self.script.Side(model, "sdpa", False, None, None, {}, first_loss=loss)
+            for model, loss in (("stock T5", 5.0), ("our T5", 5.1), ("our DEPTH", 6.0))
+        ]
         self.assertEqual(self.script.do_other_work(sides, "fp32"), ["our T5, sdpa, uncompiled"])
         sides[1].first_loss = float("nan")
         self.assertEqual(self.script.do_other_work(sides, "fp32"), ["our T5, sdpa, uncompiled"])
@@ -222,18 +209,14 @@ class TrainStepTest(parameterized.TestCase):
     def test_a_run_that_ends_early_leaves_what_it_has(self):
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         flags = ["--device", "cpu", "--quick", "--only", "sdpa, uncompiled", "--output_dir", str(folder)]
-        real, calls = self.script.Side.take_turn, []
-
-        def ended(*arguments):
-            calls.append(arguments)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return real(*arguments)
-
-        flags += ["--attn_implementation", "sdpa", "--modes", "uncompiled"]
-        with mock.patch.object(sys, "argv", ["train_step.py", *flags]), contextlib.redirect_stderr(io.StringIO()):
-            with mock.patch.object(self.script.Side, "take_turn", ended), self.assertRaises(KeyboardInterrupt):
-                self.script.main()
+        turns = [self.script.Side.take_turn, mock.Mock(side_effect=KeyboardInterrupt)]
+        with (
+            mock.patch.object(sys, "argv", ["train_step.py", *flags]),
+            contextlib.redirect_stderr(io.StringIO()),
+            mock.patch.object(self.script.Side, "take_turn", lambda *arguments: turns.pop(0)(*arguments)),
+            self.assertRaises(KeyboardInterrupt),
+        ):
+            self.script.main()
         rows = json.loads((folder / "train_step.json").read_text(encoding="utf-8"))["sides"]
         self.assertEqual([row["steps"] for row in rows], [1])
         self.assertIn("medians of 1 steps", (folder / "train_step.md").read_text(encoding="utf-8"))
