@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from transformers import (
     AttentionInterface,
     AutoConfig,
@@ -29,7 +28,15 @@ from .modeling_depth import (
     UMT5ForConditionalGeneration,
     has_sentence_tokens,
 )
-from .stock import add_rows, is_encoder_decoder, load_stock_model, load_weights, size_for, vocabulary_size
+from .stock import (
+    add_rows,
+    from_scratch,
+    is_encoder_decoder,
+    load_stock_model,
+    load_weights,
+    size_for,
+    vocabulary_size,
+)
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -258,11 +265,10 @@ def _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, chan
 
 def _initialized(model_class, config, attn_implementation):
     """A model from scratch. A seed gives it the same weights in one process and under DeepSpeed ZeRO-3."""
-    options = {"dtype": torch.float32, "attn_implementation": attn_implementation}
     if is_deepspeed_zero3_enabled():  # transformers initializes it, module by module
-        return model_class._from_config(config, **options)
+        return from_scratch(model_class, config, attn_implementation)
     with init.no_init_weights():  # as it does there: else torch would draw numbers first
-        model = model_class._from_config(config, **options)
+        model = from_scratch(model_class, config, attn_implementation)
     model.init_weights()
     return model
 

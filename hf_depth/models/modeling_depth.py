@@ -248,17 +248,6 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
     return losses.view(labels.shape)
 
 
-def _check_sentence_tokens(config: PreTrainedConfig) -> None:
-    """Raise unless the sentence tokens have rows of their own in the embeddings."""
-    first, number, eosen = config.first_sentence_token_id, config.num_sentence_tokens, config.eosen_token_id
-    if number < 1 or max(first + number - 1, eosen) >= config.vocab_size or first < 0 or 0 <= eosen - first < number:
-        raise ValueError(
-            f"The {number} sentence tokens from {first} on and `eosen_token_id` {eosen} must differ and fit "
-            f'`vocab_size`={config.vocab_size}. `load_model(name_or_config, tokenizer, model_type="depth")` takes '
-            "the ids from a tokenizer of `add_sentence_tokens`, and adds rows."
-        )
-
-
 def _sentence_mask(config, ids, given, name: str) -> torch.BoolTensor | None:
     """Which tokens (B, L) are sentence tokens: what the caller gave as the argument `name`, else by the ids."""
     if given is not None or not has_sentence_tokens(config):
@@ -303,7 +292,14 @@ def _add_sentences(encoder: PreTrainedModel, config: PreTrainedConfig) -> None:
     the configuration only: a hook that held the model would keep it in memory.
     """
     if has_sentence_tokens(config):
-        _check_sentence_tokens(config)
+        first, number, eosen = config.first_sentence_token_id, config.num_sentence_tokens, config.eosen_token_id
+        size = config.vocab_size
+        if number < 1 or max(first + number - 1, eosen) >= size or first < 0 or 0 <= eosen - first < number:
+            raise ValueError(
+                f"The {number} sentence tokens from {first} on and `eosen_token_id` {eosen} must differ and fit "
+                f'`vocab_size`={size}. `load_model(name_or_config, tokenizer, model_type="depth")` takes the ids from '
+                "a tokenizer of `add_sentence_tokens`, and adds rows."
+            )
     encoder.register_forward_pre_hook(partial(_mask_encoder, config), with_kwargs=True)
     encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
 
@@ -334,15 +330,6 @@ class DepthMixin:
     def is_custom_code(cls) -> bool:
         """`False`: in custom code, transformers would not initialize modules without parameters of their own."""
         return False
-
-    @classmethod
-    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
-        # Under ZeRO-3, transformers (5.24) takes for custom code what has this field.
-        auto_class, cls._auto_class = cls._auto_class, None
-        try:
-            return super()._from_config(config, **kwargs)
-        finally:
-            cls._auto_class = auto_class
 
     # Prefix tuning of PEFT 0.21 passes its prefix by the old name beside the new one, where it would be lost.
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache", raise_if_both_names=True)
@@ -424,10 +411,9 @@ class DepthMixin:
         target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
         queries = so_far if decoder_input_ids is None else is_sentence_token(decoder_input_ids, self.config)
         segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
+        cross_mask = self._cross_mask(target, queries, encoder_outputs[0], sentence_mask, attention_mask, segments)
         states, head, outputs = self._decode(
-            attention_mask=self._cross_mask(
-                target, queries, encoder_outputs[0], sentence_mask, attention_mask, segments
-            ),
+            attention_mask=cross_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=self._decoder_mask(
                 target, so_far, decoder_attention_mask, cache, decoder_segment_ids

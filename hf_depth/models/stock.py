@@ -104,7 +104,7 @@ def load_stock_model(
         attn_implementation = "sdpa" if model_class._supports_sdpa else "eager"
     config = _changed(config, tokenizer, changes, is_checkpoint=name_or_path is not None)
     if name_or_path is None:
-        model = model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
+        model = from_scratch(model_class, config, attn_implementation)
     else:  # files of BART and Pegasus hold tables that the classes compute
         kinds = ("missing", "mismatched")
         model = load_weights(model_class, name_or_path, config, attn_implementation, hub, kinds)
@@ -114,6 +114,18 @@ def load_stock_model(
     generation.eos_token_id, generation.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     generation.forced_bos_token_id = generation.forced_eos_token_id = None
     return model
+
+
+def from_scratch(
+    model_class: type[PreTrainedModel], config: PreTrainedConfig, attn_implementation: str
+) -> PreTrainedModel:
+    """A model of random weights, in float32."""
+    # Under ZeRO-3, transformers (5.24) initializes only a part of a class with this field, which is custom code to it.
+    auto_class, model_class._auto_class = model_class._auto_class, None
+    try:
+        return model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
+    finally:
+        model_class._auto_class = auto_class
 
 
 def _changed(

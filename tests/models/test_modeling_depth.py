@@ -231,25 +231,21 @@ class GivenStatesTest(parameterized.TestCase):
         embedded |= {"sentence_mask": sentence_mask, "decoder_inputs_embeds": model.shared(decoder_ids)}
         torch.testing.assert_close(model(**embedded, decoder_sentence_mask=decoder_mask).logits, expected)
 
-    @parameterized.product(kind=("output", "plain output", "plain tuple"), remedy=("ids", "mask", "none"))
-    def test_encoder_outputs_of_any_kind_give_the_same_logits_or_an_error(self, kind, remedy):
+    @parameterized.parameters("output", "plain output", "plain tuple")
+    def test_encoder_outputs_of_any_kind_give_the_same_logits_or_an_error(self, kind):
         model, batch = tiny_model(), random_batch(6)
-        expected = model(**batch).logits
-        input_ids = batch.pop("input_ids")
-        encoder_outputs = model.encoder(input_ids, batch["attention_mask"])
-        sentence_mask = is_sentence_token(input_ids, model.config)
-        torch.testing.assert_close(encoder_outputs.sentence_mask, sentence_mask)
-        if kind == "plain output":
-            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
-        elif kind == "plain tuple":
-            encoder_outputs = (encoder_outputs.last_hidden_state,)
-        batch |= {"encoder_outputs": encoder_outputs}
-        batch |= {"ids": {"input_ids": input_ids}, "mask": {"sentence_mask": sentence_mask}, "none": {}}[remedy]
-        if remedy == "none" and "plain" in kind:
+        expected, input_ids = model(**batch).logits, batch.pop("input_ids")
+        outputs = model.encoder(input_ids, batch["attention_mask"])
+        states = outputs.last_hidden_state
+        plain = {"plain output": BaseModelOutput(last_hidden_state=states), "plain tuple": (states,)}
+        batch["encoder_outputs"] = plain.get(kind, outputs)
+        for given in ({"input_ids": input_ids}, {"sentence_mask": outputs.sentence_mask}):
+            torch.testing.assert_close(model(**batch, **given).logits, expected)
+        if kind == "output":
+            torch.testing.assert_close(model(**batch).logits, expected)
+        else:
             with self.assertRaisesRegex(ValueError, "encoder outputs do not .* pass `sentence_mask`"):
                 model(**batch)
-        else:
-            torch.testing.assert_close(model(**batch).logits, expected)
 
 
 class FirstBatchTest(parameterized.TestCase):
@@ -257,21 +253,17 @@ class FirstBatchTest(parameterized.TestCase):
 
     LOGGER = "hf_depth.models.modeling_depth"
 
-    def test_training_without_sentence_tokens_is_told_once(self):
-        model, batch = tiny_model().train(), random_batch(6)
-        batch["input_ids"] = batch["input_ids"].clamp(max=min(SENTENCE_TOKENS) - 1)
+    def test_training_without_sentence_tokens_is_told_once_and_evaluation_is_no_cause_for_it(self):
+        batch = random_batch(6, sentence_tokens=0.0)
         with self.assertLogs(self.LOGGER, "WARNING") as logs:
+            tiny_model().train()(**random_batch(6))
+            model = tiny_model()
+            model(**batch)
+            model.train()
             for _ in range(2):
                 model(**batch)
         self.assertLen(logs.output, 1)
         self.assertIn("trains as a T5 does", logs.output[0])
-
-    def test_sentence_tokens_and_evaluation_are_no_cause_for_it(self):
-        model, batch = tiny_model(), random_batch(6)
-        with self.assertNoLogs(self.LOGGER, "WARNING"):
-            model.train()(**batch)
-            batch["input_ids"] = batch["input_ids"].clamp(max=min(SENTENCE_TOKENS) - 1)
-            model.eval()(**batch)
 
     def test_tensors_without_values_are_not_looked_at(self):  # of an estimate of memory, say
         model = tiny_model().train().to("meta")
@@ -393,12 +385,7 @@ class TrainingTest(parameterized.TestCase):
         model.activation_checkpointing_enable({"use_reentrant": use_reentrant})
         if use_reentrant:  # as the trainer does: a reentrant block needs an input that has a gradient
             model.enable_input_require_grads()
-        self.assert_close(gradients(model, batch), expected)
-
-    def assert_close(self, found, expected):
-        self.assertEqual(found.keys(), expected.keys())
-        for name, gradient in found.items():
-            torch.testing.assert_close(gradient, expected[name], msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(gradients(model, batch), expected)
 
     def test_bfloat16_is_finite_and_near_float32(self):
         batch = random_batch(15)
@@ -423,7 +410,8 @@ class TrainingTest(parameterized.TestCase):
         compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
         compiled_outputs, found = outputs_and_gradients(compiled, batch, use_cache=False)
         torch.testing.assert_close(compiled_outputs.loss, outputs.loss)
-        self.assert_close({name.removeprefix("_orig_mod."): gradient for name, gradient in found.items()}, expected)
+        found = {name.removeprefix("_orig_mod."): gradient for name, gradient in found.items()}
+        torch.testing.assert_close(found, expected)
 
 
 class EncodeSentencesTest(parameterized.TestCase):
