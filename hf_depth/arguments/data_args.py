@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformers.hf_argparser import HfArg
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `
 
 logger = logging.getLogger(__name__)
 
+STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
 FILE_FLAGS = ("train_file", "validation_file", "test_file")
 # Ranges of the flags that both scripts have.
 SHARED_RANGES = {"split_seed": NOT_NEGATIVE, "preprocessing_num_workers": WORKERS} | dict.fromkeys(
@@ -78,10 +79,8 @@ class CorpusArguments:
     test_file: list[str] | None = HfArg(default=None, help="Likewise, for --do_predict.")
     dataset_mixture: list[str] | None = HfArg(default=None, help="YAML file, or for each name=a,weight=1,train_file=…")
     mixture_temperature: float = HfArg(default=1.0, help="Sources are drawn by weight^(1/T); above 1 more evenly.")
-    mixture_stopping_strategy: str = HfArg(
-        default="all_exhausted",
-        help="When an epoch of a mixture ends, as for datasets.interleave_datasets. Streams do not end.",
-        metadata={"choices": ["all_exhausted", "first_exhausted", "all_exhausted_without_replacement"]},
+    mixture_stopping_strategy: Literal[STOPPING_STRATEGIES] = HfArg(
+        default="all_exhausted", help="When an epoch of a mixture ends, as for datasets.interleave_datasets."
     )
     installed_packages: bool = HfArg(default=False, help="Without any source: docstrings of installed packages, too.")
     text_column: str = HfArg(default="text", help="Column that holds the documents.")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sized
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformers.hf_argparser import HfArg
 from transformers.trainer_utils import get_last_checkpoint
@@ -47,18 +47,14 @@ class ModelArguments:
     _argument_group_name = "model"
     option_groups = {"config_overrides": CONFIG_FIELDS, "peft_options": (*LORA_FIELDS, *QUANTIZATION_FIELDS)}
 
-    model_type: str = HfArg(
-        default="depth", help="Or t5: any model without sentence tokens.", metadata={"choices": ["depth", "t5"]}
-    )
+    model_type: Literal["depth", "t5"] = HfArg(default="depth", help="Or t5: any model without sentence tokens.")
     model_name_or_path: str | None = HfArg(default=None, help="Checkpoint, folder or Hub (default: from scratch).")
     config_name: str | None = HfArg(default=None, help="Configuration of a model from scratch, folder or Hub.")
     tokenizer_name: str | None = HfArg(default=None, help="Default: the checkpoint's; else trained on the text.")
     cache_dir: str | None = HfArg(default=None, help="Where downloads from the Hub are kept.")
     model_revision: str = HfArg(default="main", help="Branch, tag or commit of the checkpoint.")
-    attn_implementation: str = HfArg(
-        default="auto",
-        help="All compute the same; auto is depth_sdpa for T5 and DEPTH, else sdpa.",
-        metadata={"choices": ["auto", "sdpa", "eager", "depth_sdpa", "depth_flex", "depth_triton"]},
+    attn_implementation: Literal["auto", "sdpa", "eager", "depth_sdpa", "depth_flex", "depth_triton"] = HfArg(
+        default="auto", help="All compute the same; auto is depth_sdpa for T5 and DEPTH, else sdpa."
     )
     use_peft: bool = HfArg(default=False, help="Train a LoRA adapter of the checkpoint (needs peft).")
     lora_r: int = HfArg(default=16, help="Rank of the adapter.")
@@ -80,10 +76,8 @@ class ModelArguments:
     num_decoder_layers: int | None = HfArg(default=None, help="Number of decoder layers (default: as the encoder).")
     num_heads: int | None = HfArg(default=None, help="Number of attention heads (default 6).")
     dropout_rate: float | None = HfArg(default=None, help="Default: 0.0 from scratch, the checkpoint's otherwise.")
-    feed_forward_proj: str | None = HfArg(
-        default=None,
-        help="gated-gelu as in v1.1 (default), relu as in v1.0.",
-        metadata={"choices": ["gated-gelu", "gated-silu", "gated-relu", "gelu", "silu", "relu"]},
+    feed_forward_proj: Literal["gated-gelu", "gated-silu", "gated-relu", "gelu", "silu", "relu"] | None = HfArg(
+        default=None, help="gated-gelu as in v1.1 (default), relu as in v1.0."
     )
     tie_word_embeddings: bool | None = HfArg(default=None, help="true: as T5 v1.0; false (default): as v1.1.")
 
@@ -215,8 +209,8 @@ class ModelArguments:
 class FineTuningModelArguments(ModelArguments):
     """[`ModelArguments`] of which a checkpoint's own kind is the default."""
 
-    model_type: str | None = HfArg(
-        default=None, help="Default: the checkpoint's; depth from scratch.", metadata={"choices": ["depth", "t5"]}
+    model_type: Literal["depth", "t5"] | None = HfArg(
+        default=None, help="Default: the checkpoint's; depth from scratch."
     )
 
     def complete(self) -> None:

@@ -185,15 +185,6 @@ def task_defaults(config: "TaskConfig") -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in flags} | defaults
 
 
-def _read_task_file(path: str) -> "list[TaskSpec]":
-    from ..tasks.registry import load_task_file
-
-    try:
-        return load_task_file(path)
-    except OSError as error:
-        raise UserError(f"`--task_file {path}` cannot be read: {error.strerror}.") from error
-
-
 def chosen_tasks(
     task_args: TaskArguments, config: "TaskConfig | None" = None, model_name_or_path: str | None = None
 ) -> "list[TaskSpec]":
@@ -202,12 +193,12 @@ def chosen_tasks(
     `model_name_or_path` points to. `UserError` if they name none, or one that does not exist.
     """
     from ..tasks.config import TASK_CONFIG_FILE
-    from ..tasks.registry import DATASET_VALS, get_task, task_names
+    from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names
 
     names, benchmark = task_args.dataset_name or [], task_args.benchmark
     if config is not None:
         return [config.task(name) for name in names or config.task_names]
-    files = [_read_task_file(path) for path in task_args.task_file or ()]
+    files = [load_task_file(path) for path in task_args.task_file or ()]
     if benchmark is not None and files and not names and any(t.benchmark != benchmark for own in files for t in own):
         raise UserError(
             f"`--benchmark {benchmark}` has no effect beside `--task_file`, which names its tasks: leave it out, or "

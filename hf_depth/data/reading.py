@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import os
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -191,7 +190,9 @@ def _options(kind: str, file: str) -> dict[str, Any]:
 def _has_blank_lines(file: str) -> bool:
     """Whether blank lines stand between lines of text, as far as the beginning of a file shows."""
     with io.TextIOWrapper(open_file(file), encoding="utf-8-sig", errors="replace") as content:
-        return re.search(r"\n\s*\n", content.read(_LOOKED_AT).strip()) is not None
+        lines = itertools.chain.from_iterable(content.readlines(1 << 20) for _ in range(_LOOKED_AT >> 20))
+        texts = (lines for is_blank, lines in itertools.groupby(lines, lambda line: not line.strip()) if not is_blank)
+        return len(list(itertools.islice(texts, 2))) == 2
 
 
 def _documents(batch: dict[str, list[str]]) -> dict[str, list[str]]:
