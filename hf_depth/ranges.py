@@ -48,10 +48,9 @@ def check_ranges(arguments: Any, ranges: Mapping[str, Range], prefix: str = "") 
     """
     Raise `UserError` if an attribute is outside of its range; one that is missing or `None` passes.
 
-    >>> from types import SimpleNamespace
-    >>> check_ranges(SimpleNamespace(learning_rate=-1.0), {"learning_rate": Range(least=0)}, "--")
+    >>> check_ranges(slice(-1, None), {"start": Range(least=0)}, "--")
     Traceback (most recent call last):
-    hf_depth.errors.UserError: `--learning_rate` must be at least 0, got -1.0.
+    hf_depth.errors.UserError: `--start` must be at least 0, got -1.
     """
     for name, allowed in ranges.items():
         value = getattr(arguments, name, None)

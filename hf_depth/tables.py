@@ -23,32 +23,14 @@ def aligned(rows: Sequence[Sequence[str]], num_text_columns: int = 1) -> str:
 
 
 def markdown_table(rows: Sequence[Sequence[Any]], num_text_columns: int = 1) -> str:
-    """
-    Return a table in Markdown, see [`aligned`]. Special characters in its cells are escaped.
-
-    >>> print(markdown_table([["", "loss"], ["novels | news", 6.5]]))
-    |  | loss |
-    | --- | ---: |
-    | novels \\| news | 6.5 |
-    """
+    """A table in Markdown, see [`aligned`]. Special characters in its cells are escaped."""
     head, *others = ([" ".join(str(cell).split()).replace("|", "\\|") for cell in row] for row in rows)
     marks = ["---" if column < num_text_columns else "---:" for column in range(len(head))]
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, marks, *others])
 
 
 def markdown_tables(values: Mapping[str, Any]) -> str:
-    """
-    Return named values as tables in Markdown: one table of single values, and one with a row for each mapping.
-
-    >>> print(markdown_tables({"source": "novels", "train": {"examples": 1200}}))
-    |  |  |
-    | --- | --- |
-    | source | novels |
-    <BLANKLINE>
-    |  | examples |
-    | --- | ---: |
-    | train | 1,200 |
-    """
+    """Named values as tables in Markdown: one table of single values, and one with a row for each mapping."""
     single = [[name, readable(value)] for name, value in values.items() if not isinstance(value, Mapping)]
     several = {name: value for name, value in values.items() if isinstance(value, Mapping) and value}
     columns = list(dict.fromkeys(column for value in several.values() for column in value))
@@ -60,7 +42,7 @@ def markdown_tables(values: Mapping[str, Any]) -> str:
 
 def readable(value: Any) -> str:
     """
-    Return a value as one line of text for readers.
+    A value as one line of text for readers.
 
     >>> readable(12345), readable(1e-4), readable([True, None]), readable("two\\nlines")
     ('12,345', '0.0001', 'yes, none', 'two lines')

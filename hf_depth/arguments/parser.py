@@ -233,10 +233,7 @@ class ScriptParser(HfArgumentParser):
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """
-    Read a YAML or JSON file of arguments. Scalars stay text, which the parser converts; those inside of a mapping,
-    which is passed on as JSON, are converted here.
-    """
+    """A YAML or JSON file of arguments. Scalars stay text, which the parser converts; those in a mapping are typed."""
     if path.suffix not in CONFIG_SUFFIXES:
         advice = (
             ". Write `--name value`: docs/how_to/coming_from.md has the flags of nanoT5" if "=" in str(path) else ""

@@ -122,12 +122,9 @@ def parse_task_arguments(
     dataclass_types: Sequence[type], args: Sequence[str] | None = None, description: str | None = None
 ) -> tuple:
     """
-    [`parse_arguments`] for a script that fine-tunes, with the tasks. A fine-tuned model brings those that its folder
-    names, and the defaults of the flags with which it was evaluated. These it also brings to a task that is trained on
-    one of its own, such as GLUE's `ax` to a model of `mnli`.
-
-    `dataclass_types` are dataclasses of the model, of the tasks and of the training. Behind their instances stands the
-    `list[TaskSpec]`.
+    [`parse_arguments`] for a script that fine-tunes; behind the instances stands the `list[TaskSpec]`. A fine-tuned
+    model brings the tasks that its folder names, and the defaults of the flags with which it was evaluated. These it
+    also brings to a task that is trained on one of its own, such as GLUE's `ax` to a model of `mnli`.
     """
     from ..tasks.registry import training_tasks
     from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
