@@ -63,7 +63,7 @@ class Objective(ABC):
         packing (`bool`, defaults to `False`): put several training examples into one row. Each is corrupted and
             learned from as if it stood alone, but less of a batch is padding.
         packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row; by default those of one
-            example, for DEPTH of two, since two of its windows of whole sentences rarely fit together.
+            example, for DEPTH of two. Two of its windows of whole sentences rarely fit into one.
         metadata_columns (`Sequence[str]`, *optional*): columns of the documents that the encoder reads before some of
             the examples, see [`metadata_prefix`]: never masked, and in no target.
         metadata_probability (`float`, defaults to 0.5): with which an example has its metadata, drawn at every visit.
@@ -113,7 +113,7 @@ class Objective(ABC):
         lost += [name for name, default in defaults.items() if vars(kind).get(name, default) is not default]
         if lost:
             raise TypeError(
-                f"The setting `{lost[0]}` of {kind.__name__} is no field, and would be left out: put `@dataclass` "
+                f"The setting `{lost[0]}` of {kind.__name__} is no field, and would be left out. Put `@dataclass` "
                 f"before the class, and give the type of each setting (`{lost[0]}: float = …`)."
             )
 
@@ -234,8 +234,8 @@ class Objective(ABC):
 
         Returns:
             A data set of the same kind with the columns `input_ids`, `num_cut_tokens`, for DEPTH `sentence_lengths`,
-            with PMI masking `unit_lengths`, and those of metadata; map-style data in numpy format, which the collators
-            read fastest. For packed rows see [`PackedPreprocessor`].
+            with PMI masking `unit_lengths`, and columns of metadata. Map-style data are in numpy format, which the
+            collators read fastest. For packed rows see [`PackedPreprocessor`].
 
         Raises:
             `ValueError`: if a column is missing or holds something else than text, or if no example is left.

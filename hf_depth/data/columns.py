@@ -27,7 +27,7 @@ def readable_documents(
 ) -> tuple[Dataset | IterableDataset, list[str]]:
     """
     Documents as plain values, and the names of their columns. `ValueError` if there is no document, no such column, or
-    something else than text in the one of the texts, by its type or, in a stream without types, by the first element.
+    something else than text in the column of the texts. A stream without types shows this by its first element.
 
     >>> readable_documents(Dataset.from_dict({"text": ["It rains."], "title": ["Rain"]}), "text", ["name"])
     Traceback (most recent call last):

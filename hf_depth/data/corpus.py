@@ -37,7 +37,7 @@ SPLITS = ("train", "validation", "test")
 CONTENT = "dataset_content"  # in descriptions, what is in no file; `None` if it is not known
 NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of a file that is described, in bytes
 
-# Of the documents, for validation in pre-training, and for the test of discourse tasks, which then was not trained on.
+# The share of documents for validation in pre-training, and for the test of discourse tasks.
 HELD_OUT_PERCENTAGE = 5
 
 _COMMIT = re.compile(r"hf://datasets/[^@]+@[0-9a-f]{40}(?=/)")  # in the address of each file of a data set of the Hub
@@ -75,8 +75,8 @@ def load_corpus(
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): see [`load_files`].
         text_column (`str`, defaults to `"text"`): the column that holds the documents.
         streaming (`bool`, defaults to `False`): read the documents while training instead of before.
-        validation_split_percentage, split_seed (`float`, `int`): the share of the training documents that is set apart
-            where there are no validation data (0 for none), and the seed of that choice, see [`hold_out`].
+        validation_split_percentage, split_seed (`float`, `int`): if there are no validation data, the share of the
+            training documents to set apart (0 for none), and the seed of that choice, see [`hold_out`].
         split (`str`, *optional*): the only split of the data set to read, such as `"train[:10%]"` (not of a stream).
         dataset_mixture (`Sequence`, *optional*): several sources instead of one, see [`read_sources`].
         mixture_temperature, mixture_stopping_strategy (*optional*): how they are mixed, see [`Mixing`].
@@ -230,10 +230,10 @@ def describe_documents(
     streaming: bool = False,
 ) -> dict[str, Any]:
     """
-    What identifies the documents that [`load_corpus`] gives to train on, wherever their files are: what
-    [`describe_source`] says of these, and how many are held out, which are none where there are validation data.
+    What identifies the documents that [`load_corpus`] gives to train on, wherever their files are. That is what
+    [`describe_source`] says of them, and how many are held out: none, if there are validation data.
 
-    Without `streaming`, a data set of the Hub, or Python's documentation, is left to what is prepared of it: that
+    Without `streaming`, a data set of the Hub, or Python's documentation, is described by what is prepared of it. That
     stays the same if nothing but a card has changed. What is not known, as without a connection, is `None`.
     """
     held_out = f"{0 if source.validation_file else validation_split_percentage:g}%"
@@ -338,12 +338,12 @@ def hold_out(
     documents: Documents, percentages: Mapping[str, float], split_seed: int = 42, text_column: str = "text"
 ) -> dict[str, Documents]:
     """
-    Set documents apart from those to train on, by a hash of `split_seed` and their text: those with the lowest hashes
+    Set documents apart from those to train on, by a hash of `split_seed` and their text. Those with the lowest hashes
     are the first split, the next ones the second. `percentages` say which share of the documents each split takes:
     roughly, at least one. `ValueError` if there are too few documents. A blank one is left to `"train"`.
 
-    So the choice depends neither on the other documents nor on files, order or streaming, equal texts are in the same
-    split, and a smaller first split is part of a larger one: what a discourse task tests on is part of what
+    So the choice does not depend on the other documents, files, order or streaming. Equal texts are in the same split,
+    and a smaller first split is part of a larger one. What a discourse task tests on is then part of what
     [`load_corpus`] held out, if that was at least as much.
 
     >>> documents = Dataset.from_dict({"text": [f"Document {i}." for i in range(10)]})

@@ -4,9 +4,9 @@ Noise functions for pre-training: pure numpy, a whole batch per call, no Python 
 "Tokens" are those of the text; special tokens are called by their names, and are never masked. All functions take
 
 - `token_ids` (`np.ndarray` of int64): the tokens of all examples, one after the other;
-- `lengths` (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2; or, for DEPTH,
-  `sentence_lengths` (`np.ndarray` of shape `(num_sentences.sum(),)`, int64), tokens per sentence, at least 1, and
-  `num_sentences` (`np.ndarray` of shape `(batch_size,)`, int64), sentences per example;
+- `lengths` (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2.
+- DEPTH has instead `sentence_lengths` (`np.ndarray` of shape `(num_sentences.sum(),)`, int64), tokens per sentence, at
+  least 1, and `num_sentences` (`np.ndarray` of shape `(batch_size,)`, int64), sentences per example;
 - `special_ids` ([`SpecialIds`]) and `random` ([`ExampleRandom`] of these examples);
 
 and return inputs and targets, each as a ragged batch `(values, lengths)`, see `data.noise`.
@@ -52,9 +52,9 @@ def mask_spans(
     as [`noise_counts`]. `ValueError` if an example has more spans than there are sentinels.
 
     An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
-    the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the numbers
-    of masked tokens and of spans, and both lengths, are those of any other example. A single span is the end of the
-    text, as in prefix language modelling, and `</s>` stands in the target where it stands in the text.
+    the next document, its `</s>` stands behind the sentinel, or before it if the span is the last one. So the numbers
+    of masked tokens and of spans, and both lengths, are as in any other example. A single span is the end of the text,
+    as in prefix language modelling. Then `</s>` stands in the target where it stands in the text.
     """
     _check_enough_sentinels(num_spans, special_ids)
     # Before a single span there would be the `</s>` of all documents that it holds, and these would be one text.
@@ -123,8 +123,8 @@ def split_depth_prefix(
     """
     Prefix language modelling for DEPTH: cut every example between two sentences, all places being equally likely. The
     input has the sentences before, in some examples in a random order. The target names them in their true order, each
-    by its sentence token and `<eosen>`, and then goes on with the sentences that follow, as a whole. (These have the
-    unused sentence tokens, in the order of their ids: a model can know which comes next.) All examples have two
+    by its sentence token and `<eosen>`. Then it goes on with the sentences that follow, as a whole. These have the
+    unused sentence tokens, in the order of their ids: a model can know which comes next. All examples have two
     sentences or more.
     """
     num_given = 1 + (random.uniform(Draw.PREFIX) * (num_sentences - 1)).astype(np.int64)  # (batch_size,)

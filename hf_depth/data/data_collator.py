@@ -132,8 +132,8 @@ class _CorruptionCollator:
             - `labels` of shape `(batch_size, target_length)`, padded with -100;
             - of shape `(batch_size,)`: `num_cut_tokens` if the examples have it, and with a `source` also this one,
               `num_tokens` (before corruption), `num_examples` (1, but of packed rows) and `num_documents`;
-            - of rows of several examples also `encoder_segment_ids` and `decoder_segment_ids`, of the shapes of
-              `input_ids` and `labels`, which count the examples of a row from 1; 0 for padding.
+            - for packed rows also `encoder_segment_ids` and `decoder_segment_ids`, in the shapes of `input_ids` and
+              `labels`. They count the examples of a row from 1; padding has 0.
 
         Raises:
             `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit.
@@ -209,8 +209,8 @@ class _CorruptionCollator:
         self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
     ) -> tuple[Ragged, Ragged]:
         """
-        Inputs and targets of the examples, whose tokens are the ragged batch `(token_ids, lengths)`. Of packed rows,
-        `examples` are the rows, and `lengths` those of the single examples.
+        Inputs and targets of the examples, whose tokens are the ragged batch `(token_ids, lengths)`. If rows are
+        packed, `examples` are the rows, and `lengths` has the single examples.
         """
         raise NotImplementedError
 
@@ -226,8 +226,8 @@ class _CorruptionCollator:
         token_ids, lengths = batch
         if len(lengths) != num_examples or lengths.sum() != len(token_ids):
             raise UserError(
-                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair: the ids of all "
-                f"{num_examples} examples in one array, and {num_examples} lengths that add up to its size. Got "
+                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair. Each has the ids of "
+                f"all {num_examples} examples in one array, and {num_examples} lengths that add up to its size. Got "
                 f"{len(token_ids)} ids and the lengths {lengths!r:.80}."
             )
         return token_ids.astype(np.int64, copy=False), lengths.astype(np.int64)
@@ -270,10 +270,10 @@ class _CorruptionCollator:
 @dataclass
 class DataCollatorForT5SpanCorruption(_CorruptionCollator):
     """
-    T5's objective: in the input a sentinel replaces every masked span, the target lists sentinels and spans. Or, with
-    `objective="prefix_lm"`: the input is the beginning of the text, the target is the rest. Or, with
-    `objective="mixture_of_denoisers"` (UL2): each example draws one of the `denoisers`, which says how much is masked
-    and in what spans, and the input begins with its mode token.
+    T5's objective: in the input a sentinel replaces every masked span, the target lists sentinels and spans. With
+    `objective="prefix_lm"` the input is the beginning of the text, the target is the rest. With
+    `objective="mixture_of_denoisers"` (UL2) each example draws one of the `denoisers`, which says how much is masked
+    and in what spans. The input then begins with its mode token.
 
     Examples have a column `input_ids`, at least two token ids each, as [`SpanCorruptionPreprocessor`] makes them.
 
@@ -369,9 +369,9 @@ class DataCollatorForDepth(_CorruptionCollator):
     DEPTH's objective (arXiv 2405.07788): fill in masked spans, and name the sentences of a text in their true order.
 
     An input is `<eosen> <sent_a> tokens <eosen> <sent_b> tokens <eosen> … </s>`, in some examples with its sentences
-    in a random order; the target is `<sent_a> spans <eosen> <sent_b> spans <eosen> … </s>` in the true order, where
-    `spans` are the masked spans of the sentence, each behind its sentinel. Sentence tokens and sentinels are drawn
-    anew, without replacement, for every example and epoch. Shuffling an example changes nothing else about it.
+    in a random order. The target is `<sent_a> spans <eosen> <sent_b> spans <eosen> … </s>` in the true order; `spans`
+    are the masked spans of the sentence, each behind its sentinel. Sentence tokens and sentinels are drawn anew,
+    without replacement, for every example and epoch. Shuffling an example changes nothing else about it.
 
     Examples have the columns `input_ids`, the token ids of all sentences, and `sentence_lengths`, the number of tokens
     of each sentence, as [`DepthPreprocessor`] makes them.

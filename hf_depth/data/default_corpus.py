@@ -1,6 +1,6 @@
 """
-The default corpus, text that needs no download: the language reference that every CPython has, and the docstrings of
-its standard library and of the packages that hf_depth requires, read from their source files.
+The default corpus, text that needs no download. It has the language reference that every CPython carries. It also has
+docstrings, read from source files: of the standard library and of the packages that hf_depth requires.
 """
 
 import ast
@@ -107,8 +107,8 @@ def describe_python_text(with_packages: bool = False) -> list[str]:
 
 def python_reference_documents() -> list[dict[str, str]]:
     """
-    The prose of the Python language reference, from the topics of Python's own `help()` (`pydoc_data.topics`):
-    documents of several sentences, with `text` (paragraphs, separated by newlines), `title` (the heading above) and
+    The prose of the Python language reference, from the topics of Python's own `help()` (`pydoc_data.topics`).
+    Documents have several sentences, with `text` (paragraphs, separated by newlines), `title` (the heading above) and
     `source`.
 
     Headings, grammar, tables, code, signatures and version notes are left out. A paragraph that several topics have is
@@ -209,9 +209,9 @@ def python_docstring_documents(
     """
     The prose of the docstrings of source files, of which none is imported.
 
-    A docstring with two sentences of prose or more is a document; a long one is cut as the Python reference is. The
-    documents have `text` (paragraphs, separated by newlines), `title` (the module, class or function, or a heading)
-    and `source` (the module, or `package`, if all files are of one). Paragraphs in `seen` are left out; it grows.
+    A docstring with two sentences of prose or more is a document; a long one is cut as the Python reference is. A
+    document has `text` (paragraphs, separated by newlines) and `title` (module, class or function, or a heading). Its
+    `source` is the module, or `package`, if all files are of one. Paragraphs in `seen` are left out; it grows.
     """
     root = Path(folder)
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))

@@ -1,5 +1,5 @@
 """
-Mixtures of denoisers (UL2): each example draws how much of it is masked, in spans of which length, and where; a mode
+Mixtures of denoisers (UL2): each example draws how much of it is masked, in spans of which length, and where. A mode
 token at the beginning of the input tells the model what was drawn.
 """
 
@@ -38,7 +38,7 @@ class Denoiser:
 
     Args:
         density (`float`): share of the tokens to mask, from 0.001 to 0.999. Without `mean_length` it is the mean of a
-            share that is drawn anew for each example: all lengths of the span are equally likely, from none to twice
+            share that is drawn anew for each example. All lengths of the span are equally likely, from none to twice
             this share (above a half: from twice this share less one, to all).
         mean_length (`float`, *optional*): mean length of a masked span in tokens, 1 to 10,000. Without it there is one
             span, which reaches to the end of the text (the "S-denoiser", a prefix language model).
@@ -90,8 +90,8 @@ UL2_DENOISERS = (
 
 def parse_denoisers(values: Iterable[Denoiser | Mapping[str, Any] | str]) -> tuple[Denoiser, ...]:
     """
-    The denoisers of a mixture, each of them given as a [`Denoiser`], a mapping of its arguments, or such a mapping as
-    YAML or JSON text. `ValueError` if one of them is none, or if no weight is above 0.
+    The denoisers of a mixture. Each is given as a [`Denoiser`], a mapping of its arguments, or such a mapping as YAML
+    or JSON text. `ValueError` if one of them is none, or if no weight is above 0.
     """
     values = [values] if isinstance(values, str | Mapping | Denoiser) else list(values)
     denoisers = tuple(map(_parse, values))
@@ -115,9 +115,9 @@ def denoiser_counts(
     lengths: np.ndarray, denoisers: Sequence[Denoiser], random: ExampleRandom
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
-    Draw a denoiser for every example, which has at least two tokens: its index, the number of masked tokens, and that
-    of masked spans, `(batch_size,)` each, int64. The noise of [`random_spans`] ends in a masked span: a single one is
-    at the end.
+    Draw a denoiser for every example, which has at least two tokens. Returns its index and the numbers of masked
+    tokens and of masked spans, `(batch_size,)` each, int64. The noise of [`random_spans`] ends in a masked span: a
+    single one is at the end.
     """
     ends = np.cumsum([denoiser.weight for denoiser in denoisers])  # (num_denoisers,)
     chosen = np.searchsorted(ends, random.uniform(Draw.DENOISER) * ends[-1], side="right")  # (batch_size,)

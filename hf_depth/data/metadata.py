@@ -1,5 +1,5 @@
 """
-Metadata of documents (address, time, title, …) as a text that the encoder reads before some of the examples, so that a
+Metadata of documents (address, time, title, …) as a text that the encoder reads before some of the examples. So a
 model learns to make use of them and to do without.
 
 The text is `url: https://example.org/a | title: A day in May |||`, as that of BigScience's working group on metadata
@@ -40,8 +40,8 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z
 
 def metadata_prefix(values: Mapping[str, Any]) -> str:
     """
-    What stands before the text of a document with these metadata: texts, numbers, dates and times, or lists of these,
-    by their columns, in their order. What is `None`, NaN or blank is left out. White space becomes single spaces;
+    What stands before the text of a document with these metadata. They are texts, numbers, dates and times, or lists
+    of these, by columns, in their order. What is `None`, NaN or blank is left out. White space becomes single spaces;
     times are in UTC, and dates where they are midnight. `ValueError` for a value of another type.
 
     >>> from datetime import datetime

@@ -61,9 +61,9 @@ class MixtureSource:
     def __post_init__(self):
         if not _NAME.fullmatch(self.name):
             raise UserError(
-                f"`dataset_mixture`: {self.name!r} is no name for a source. It is part of the names of metrics: use "
-                "letters, digits, `_`, `-` and `.`, beginning with a letter or a digit, not beginning with "
-                "with_metadata, and not ending in sentence, reconstruction or eosen, as metrics do."
+                f"`dataset_mixture`: {self.name!r} is no name for a source. It is part of the names of metrics. Use "
+                "letters, digits, `_`, `-` and `.`, beginning with a letter or a digit. It must not begin with "
+                "with_metadata, nor end in sentence, reconstruction or eosen, as metrics do."
             )
         with naming_source(self.name):
             check_ranges(self, {"weight": RANGES["weight"]})
@@ -187,9 +187,9 @@ class Mixing:
         temperature (`float`, defaults to 1.0): above 0. The probability of a source is proportional to
             `weight ** (1 / temperature)`. Above 1, the probabilities are more even.
         stopping_strategy (`str`, defaults to `"all_exhausted"`): when an epoch of map-style data ends, as for
-            `datasets.interleave_datasets`: when each example has come at least once; with `"first_exhausted"`, when
-            one source is used up; with `"all_exhausted_without_replacement"`, when each example has come exactly once,
-            so the weights only affect the order. Streams are endless: a source that is used up begins its next pass.
+            `datasets.interleave_datasets`. By default each example has come at least once; with `"first_exhausted"`
+            one source is used up. With `"all_exhausted_without_replacement"` each example has come exactly once, so
+            the weights only affect the order. Streams are endless: a source that is used up begins its next pass.
 
     >>> Mixing({"novels": 4, "news": 1}, temperature=2).probabilities({"novels": None, "news": None})
     {'novels': 0.6666666666666666, 'news': 0.3333333333333333}

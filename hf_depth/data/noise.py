@@ -1,8 +1,8 @@
 """
 What noise is made of: ragged batches, random numbers of examples, and which tokens are masked.
 
-A ragged batch is a pair `(values, lengths)` of int64: sequences of different lengths one after the other, of shape
-`(lengths.sum(),)`, and how long each is, of shape `(batch_size,)`.
+A ragged batch is a pair `(values, lengths)` of int64. The values are sequences of different lengths one after the
+other, of shape `(lengths.sum(),)`; the lengths have the shape `(batch_size,)`.
 
 [`ExampleRandom`] draws for every example from a key of its own, a hash of its tokens. So what happens to an example
 depends neither on the rest of its batch nor on the worker, and is the same on every machine.
@@ -188,11 +188,11 @@ def unit_spans(
     """
     Choose which units (words, collocations) are masked, each as a whole.
 
-    Spans grow to the right from units that are drawn, no two of them neighbours: unit by unit, at random speeds, until
-    `num_noise` tokens are masked. The first unit is drawn as often as a unit is masked, since no span grows into it;
-    so every place is masked equally often. The unit that would exceed the number is masked with the probability that
-    gives it on average; so an example has less than one unit more or less than `num_noise`. A span begins to touch the
-    next one only when nothing else is left, so that there are `num_spans` of them as long as there are enough units,
+    Spans grow to the right from units that are drawn, no two of them neighbours. They grow unit by unit, at random
+    speeds, until `num_noise` tokens are masked. The first unit is drawn as often as a unit is masked, since no span
+    grows into it; so every place is masked equally often. The unit that would exceed the number is masked with the
+    probability that gives it on average. So an example has less than one unit more or less than `num_noise`. A span
+    touches the next one only when nothing else is left. So there are `num_spans` of them if there are enough units,
     and never more. With as many spans as tokens to mask, units are drawn one by one.
 
     Args:
@@ -210,7 +210,7 @@ def unit_spans(
     lengths = np.zeros(is_unit.shape, np.int32)  # likewise
     lengths[is_unit] = unit_lengths
 
-    # Of larger units, fewer reach the number of tokens to mask.
+    # Fewer units reach the number of tokens to mask if they are larger.
     average = num_noise * num_units / np.add.reduceat(unit_lengths, run_starts(num_units))  # (batch_size,)
     num_spans = np.minimum(num_spans, np.maximum(np.rint(average).astype(np.int64), 1))
     keys = _unit_keys(is_unit, lengths, num_spans, average / num_units, random)
@@ -298,7 +298,7 @@ def _unit_keys(is_unit, lengths, num_spans, share, random):
     is_before = steps < 0  # the first start of the example
     steps = np.abs(steps, out=steps).astype(np.float32)
     # First the starts in random order, then what follows them: a step is less than 2^50. (Adding a number as large
-    # would round all of them to the same one.) Then what stands before the first start, from there to the left; last
+    # would round all of them to the same one.) Then what stands before the first start, from there to the left. Last
     # the units that would join two spans, which are those before a start.
     steps *= np.where(is_before, np.float32(2.0**52), np.repeat(times, runs))
     steps[starts[numbers > 0] - 1] *= np.float32(2.0**75)

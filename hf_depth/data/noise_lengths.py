@@ -1,6 +1,6 @@
 """
-How much noise there is, and how long examples become by it: numbers of masked tokens and of masked spans, lengths of
-inputs and targets, and the longest texts that fit.
+How much noise there is, and how long examples become by it. There are numbers of masked tokens and of masked spans,
+lengths of inputs and targets, and the longest texts that fit.
 
 The functions take one number each, or arrays of one shape, and return arrays of int64 of that shape:
 
@@ -150,11 +150,11 @@ def depth_input_and_target_lengths(
     max_unit_length: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    The largest lengths of input and target that a DEPTH example can have after corruption: how many spans are cut at
-    the end of a sentence is random.
+    The largest lengths of input and target that a DEPTH example can have after corruption. They are bounds, as it is
+    random how many spans are cut at the end of a sentence.
 
-    An input is `<eosen>`, the kept tokens, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`; a
-    target is the same without the first `<eosen>` and with the masked tokens in place of the kept ones.
+    An input is `<eosen>`, the kept tokens, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`. A
+    target is the same without the first `<eosen>`, and with the masked tokens in place of the kept ones.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     num_noise, num_spans, _ = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
@@ -178,8 +178,8 @@ def depth_most_spans(
 
 def depth_prefix_lengths(num_tokens: Count, num_sentences: Count) -> tuple[np.ndarray, np.ndarray]:
     """
-    The largest lengths of an example of [`split_depth_prefix`]: of an input with all sentences but one, and of a
-    target that continues after the first sentence.
+    The largest lengths of an example of [`split_depth_prefix`]. The longest input has all sentences but one, the
+    longest target continues after the first sentence.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     return num_tokens + 2 * num_sentences - 1, num_tokens + 2 * num_sentences

@@ -72,7 +72,7 @@ class _PMIMasking:
             if share < 0.01 and num_words >= 1000:
                 logger.warning(
                     f"Hardly any word of the {split} data ({share:.2%}) stands in a collocation of `pmi_vocab_file` "
-                    f"{self.pmi_vocab_file}, so that words are masked one by one: is it of the same language? Make "
+                    f"{self.pmi_vocab_file}, so words are masked one by one. Is it of the same language? Make "
                     "one of this text by `examples/build_pmi_vocabulary.py`."
                 )
         return super()._reported(examples, split)
@@ -300,8 +300,8 @@ class PrefixLMObjective(_T5Objective):
 @dataclass
 class MixtureOfDenoisersObjective(_T5Objective):
     """
-    UL2's mixture of denoisers (Tay et al. 2022, arXiv 2205.05131): at each visit an example draws a denoiser, which
-    says how much is masked and in what spans, and its input begins with the mode token of this denoiser.
+    UL2's mixture of denoisers (Tay et al. 2022, arXiv 2205.05131). At each visit an example draws a denoiser, which
+    says how much is masked and in what spans. Its input begins with the mode token of this denoiser.
 
     Args:
         tokenizer: any T5 tokenizer, with the mode tokens, see [`add_mode_tokens`].

@@ -1,10 +1,10 @@
 """
 Several short examples in one row, so that little of a batch is padding.
 
-A row has the columns of its examples, one after the other, and for each column of lists one that says how many items
+A row has the columns of its examples, one after the other. For each column of lists another one says how many items
 belong to each example (`input_ids_per_example`, ...). So rows can be stored, streamed, mixed and resumed as examples
-are. That is the form in which the collators corrupt a batch, each example as if it stood alone; the models keep them
-apart by `encoder_segment_ids` and `decoder_segment_ids`.
+are. The collators corrupt a batch in this form, each example as if it stood alone. The models keep examples apart by
+`encoder_segment_ids` and `decoder_segment_ids`.
 """
 
 from bisect import bisect_left, insort
@@ -21,8 +21,8 @@ PER_EXAMPLE = "_per_example"
 # How many rows with room for the source of an example are looked at for room for its target, the fullest ones first.
 MOST_CANDIDATES = 64
 
-# For numbers of tokens (for DEPTH, and of sentences) of examples, the lengths of sources and of targets that no
-# corruption exceeds, all int64 of shape `(num_examples,)`; such as `noise_lengths.depth_input_and_target_lengths`.
+# From the numbers of tokens (and for DEPTH of sentences) of examples to the lengths of sources and of targets that no
+# corruption exceeds. All are int64 of shape `(num_examples,)`; see `noise_lengths.depth_input_and_target_lengths`.
 LengthBounds = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
@@ -31,8 +31,8 @@ class PackedPreprocessor:
     """
     Makes rows of several examples from those that another preprocessor makes of documents.
 
-    The examples of a batch of documents are put together by the lengths that they can have after corruption: however
-    they are corrupted, all of a row fit into both maximum lengths. Examples and rows are in the order of the
+    The examples of a batch of documents are put together by the lengths that they can have after corruption. So all of
+    a row fit into both maximum lengths, however they are corrupted. Examples and rows are in the order of the
     documents. The rows depend on `batch_size` and `num_proc` of the map.
     """
 

@@ -74,8 +74,8 @@ def _normalized(text: str) -> str:
 
 def read_pmi_vocabulary(path: str | os.PathLike) -> list[str]:
     """
-    Read a vocabulary of collocations: a text file with one n-gram of words on each line, as [`write_pmi_vocabulary`]
-    leaves it and as the authors of the paper publish theirs (`pmi-wiki-bc.txt`, https://github.com/AI21Labs/pmi-masking).
+    Read a vocabulary of collocations: a text file with one n-gram of words on each line. [`write_pmi_vocabulary`]
+    writes such files, and the authors publish one (`pmi-wiki-bc.txt`, https://github.com/AI21Labs/pmi-masking).
     Raises `ValueError` if the file cannot be read, or holds no n-gram of two words or more.
     """
     try:
@@ -96,8 +96,8 @@ class UnitFinder:
     """
     Divides token ids into the units that PMI masking masks as a whole: collocations of a vocabulary, and other words.
 
-    A word is a run of tokens from one space or change between letters and punctuation to the next; in scripts without
-    spaces it is a token. Collocations are compared by the hashes of their words, without regard to case. Long ones are
+    A word is a run of tokens up to the next space or change between letters and punctuation. In scripts without spaces
+    it is a token. Collocations are compared by the hashes of their words, without regard to case. Long ones are
     preferred to shorter ones, and of the same length those further to the left. A token such as `2018,` is the word
     `2018`, at which collocations end. A word of more than `MAX_UNIT_LENGTH` (12) tokens is several units, and a
     collocation of more is none. The tokenizer is not kept; `ValueError` if its vocabulary does not mark spaces.
@@ -265,11 +265,11 @@ def _leftmost(starts: np.ndarray, size: int) -> np.ndarray:
 def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) -> tuple[dict[int, Counter], dict]:
     """
     Count the n-grams of a stream of texts, of one to five words without a punctuation mark or a line break among them.
-    Of each length in words, returns the counts of tuples of words, and the number of all n-grams.
+    Returns for each length in words the counts of tuples of words, and the number of all n-grams.
 
-    Memory is bounded: when more than `max_counted` different n-grams of a length are held, the count of each is
-    lowered by one, and those without a count are dropped. So a count may be too low, but by no more than the number of
-    these times, which is logged, and which is at most `total / max_counted`.
+    Memory is bounded. When more than `max_counted` different n-grams of a length are held, the count of each is
+    lowered by one, and those without a count are dropped. So a count may be too low, by the number of these times at
+    most. That number is logged, and is at most `total / max_counted`.
 
     Source: Misra and Gries (1982), "Finding repeated elements".
     """

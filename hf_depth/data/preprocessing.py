@@ -87,9 +87,9 @@ class SpanCorruptionPreprocessor(Preprocessor):
     """
     Cuts documents into windows of tokens for [`DataCollatorForT5SpanCorruption`].
 
-    Called with a batch of documents, it returns the columns `input_ids` (int32 arrays, 2 to `raw_length` tokens, no
-    special tokens), `num_cut_tokens` (always 0: no sentences are known) and `num_documents` (how many documents begin
-    in the example). No token is lost, but a text of fewer than two tokens gives no example.
+    Called with a batch of documents, it returns these columns: `input_ids` (int32 arrays, 2 to `raw_length` tokens, no
+    special tokens), `num_cut_tokens` (always 0) and `num_documents` (how many documents begin in the example). No
+    token is lost, but a text of fewer than two tokens gives no example.
 
     Args:
         tokenizer: any T5 tokenizer. Not kept.
@@ -180,14 +180,16 @@ class DepthPreprocessor(Preprocessor):
     Cuts documents into windows of whole consecutive sentences for [`DataCollatorForDepth`].
 
     A document that fits is one window: each corruption of it stays within both maximum lengths, and there are enough
-    sentence tokens. Another is cut into groups of equally many sentences, as many as fit on average, and a group that
-    does not fit is halved until its parts do. A sentence that does not fit into a window by itself is cut between
+    sentence tokens. Another is cut into groups of equally many sentences, as many as fit on average. A group that does
+    not fit is halved until its parts do. A sentence that does not fit into a window by itself is cut between
     tokens, and each part is an example of its own. Nothing is lost.
 
-    Called with a batch of documents, it returns the columns `input_ids` (int32 arrays: the tokens of all sentences, no
-    special tokens), `sentence_lengths` (int32 arrays: tokens of each sentence, at least 1), `num_cut_tokens` (how many
-    of the tokens belong to a sentence that was cut) and `num_documents` (1 for the first example of a document, 0 for
-    the others). A document without tokens gives no example.
+    Called with a batch of documents, it returns these columns. A document without tokens gives no example.
+
+    - `input_ids` (int32 arrays): the tokens of all sentences, no special tokens;
+    - `sentence_lengths` (int32 arrays): tokens of each sentence, at least 1;
+    - `num_cut_tokens`: how many of the tokens belong to a sentence that was cut;
+    - `num_documents`: 1 for the first example of a document, 0 for the others.
 
     Args:
         tokenizer: any T5 tokenizer. Not kept.
@@ -270,9 +272,9 @@ class DepthPreprocessor(Preprocessor):
     def _groups(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
         """
         Windows of sentences none of which has to be cut. The places where a window begins and ends depend on lengths
-        only through sums over whole windows, or over groups that contain them: any order of the sentences of a window
-        would have given the same windows. (Filled one after the other, each would begin with the sentence that was too
-        long for the one before: lengths would show the order.)
+        only through sums over whole windows, or over groups that contain them. So any order of the sentences of a
+        window would have given the same windows. Filled one after the other, each would begin with the sentence that
+        was too long for the one before: lengths would show the order.
         """
         if not sentences:
             return
@@ -316,10 +318,9 @@ def depth_capacities(
     max_unit_length: int = 1,
 ) -> list[int]:
     """
-    How many tokens fit into an example, by its number of sentences: item `n - 1` is the largest number such that each
-    example of `n` sentences with at most that many tokens fits into both maximum lengths, however it is corrupted. The
-    list ends at `max_sentences`, or before it, where not even one token per sentence fits; `ValueError` if that is at
-    once.
+    How many tokens fit into an example, by its number of sentences. With item `n - 1` tokens, an example of `n`
+    sentences fits into both maximum lengths, however it is corrupted. The list ends at `max_sentences`, or before it,
+    where not even one token per sentence fits; `ValueError` if that is at once.
     """
     num_sentences = np.arange(1, max_sentences + 1)[:, None]  # (max_sentences, 1)
     # The input keeps `1 - mlm_probability` of the tokens, so that no more than these can fit.
@@ -351,7 +352,7 @@ def prepare_dataset(
 ) -> Dataset | IterableDataset:
     """
     Map documents, map-style or streamed, to examples of token ids, dropping all other columns. A result that
-    `datasets` has cached is reused. Of a map-style data set, the documents that give no example are counted and
+    `datasets` has cached is reused. If the data set is map-style, documents that give no example are counted and
     logged. `ValueError` if a column is missing or holds something else than text.
     """
     text_column, *metadata_columns = preprocessor.input_columns
@@ -395,11 +396,13 @@ def _read_columns(dataset: IterableDataset, columns: tuple[str, ...]) -> Iterato
 
 def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count what prepared, map-style examples hold, at the speed of Arrow: `examples`, `tokens` (before corruption,
-    without special tokens), `tokens_cut` (in sentences longer than a window); for DEPTH also `sentences` and
-    `one_sentence_examples` (they have no order to learn); for rows of several examples their number, `rows`; with
-    metadata `metadata_examples` (that have some), `metadata_tokens` and `metadata_tokens_cut`; with `unk_token_id`
-    `unknown_tokens`.
+    Count what prepared, map-style examples hold, at the speed of Arrow.
+
+    - `examples`, `tokens` (before corruption, without special tokens), `tokens_cut` (in too long sentences);
+    - for DEPTH `sentences` and `one_sentence_examples`, which have no order to learn;
+    - for packed rows their number, `rows`;
+    - with metadata `metadata_examples` (that have some), `metadata_tokens` and `metadata_tokens_cut`;
+    - with `unk_token_id` `unknown_tokens`.
     """
     columns, rows = dataset.column_names, dataset.with_format("arrow")
     is_packed = f"input_ids{PER_EXAMPLE}" in columns

@@ -21,8 +21,8 @@ SENTENCEX_LANGUAGES = frozenset(
     "am ar bg bn ca da de el es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
 )
 
-# A line break after a closed sentence. Quotation marks can keep sentencex from seeing any boundary for the rest of its
-# input, so that it gets as little text at once as possible.
+# A line break after a closed sentence. Quotation marks can keep sentencex from seeing any boundary in the rest of its
+# input. So it gets as little text at once as possible.
 CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
 
 LINES = "lines"  # in the place of a language: the text is split already, one sentence on each line
@@ -30,16 +30,16 @@ LINES = "lines"  # in the place of a language: the text is split already, one se
 # White space before a full stop. sentencex (1.0.32) takes its last byte for a character, and panics on "A\u00a0.".
 WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
 
-# Of scripts without spaces between words; each character is two columns wide. And the first word of a line, in these
+# Characters of scripts without spaces between words, each two columns wide. And the first word of a line: in these
 # scripts some characters, since no line begins with a comma.
 WIDE = re.compile("[\u2e80-\u2fff\u3001-\ua4cf\uf900-\ufaff\uff00-\uff60]")
 FIRST_WORD = re.compile(rf"\s*({WIDE.pattern}{{1,3}}|\S{{0,20}})")
 # Read as a space, it would part a word.
 WIDE_LINE_BREAK = re.compile(rf"(?<={WIDE.pattern})[^\S\n]*\n\s*(?={WIDE.pattern})")
 
-# In scripts without spaces, the time of sentencex (1.0.32) grows with the square of the length: 30 seconds for 750,000
-# characters of Chinese on one line. It gets this many at once, and those that a quotation may need to close are read
-# once more with what follows.
+# In scripts without spaces, the time of sentencex (1.0.32) grows with the square of the length. It needs 30 seconds
+# for 750,000 characters of Chinese on one line. It gets this many at once, and those that may close a quotation are
+# read once more with what follows.
 WITHOUT_SPACES = frozenset(("ja", "my", "zh"))
 PART_LENGTH, OVERLAP = 4000, 1000
 
@@ -51,8 +51,8 @@ _version = functools.cache(version)  # it reads files
 
 def without_wraps(text: str) -> str:
     """
-    The text with a space for each line break that is due to the width of the page, before which the next word would
-    not have fit: such a line is no heading. Characters have the places that they had.
+    The text with a space for each line break that is due to the width of the page. There the next word would not have
+    fit, so such a line is no heading. Characters have the places that they had.
     """
     if text.count("\n") < 2:  # no page is told from two lines, and no blank line is one of several
         return text
@@ -92,8 +92,8 @@ def _columns(text: str) -> int:
 @dataclass(frozen=True)
 class SentenceSplitter:
     """
-    Gives the sentences of a text in order, none of them empty, without the white space around them, and in scripts
-    without spaces without the line breaks in them. No other character is lost. Made by [`get_sentence_splitter`].
+    Gives the sentences of a text in order, none of them empty, without the white space around them. In scripts without
+    spaces they lose their line breaks. No other character is lost. Made by [`get_sentence_splitter`].
 
     `version` names the library with the rules, its version, and that of our own rules. It makes part of the
     fingerprint of what `datasets.map` prepares: after an upgrade text is split anew.
@@ -156,7 +156,7 @@ def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
     A sentence splitter that needs no download: nupunkt for English, sentencex for the other languages. For text that
     is split already, `"lines"` takes each line for a sentence, and knows no other rule.
 
-    Blank lines, headings and list items end a sentence whether or not they end with a full stop; a line that is as
+    Blank lines, headings and list items end a sentence whether or not they end with a full stop. A line that is as
     long as the page is wide does not. `ValueError` if there are no rules for the language, an ISO 639-1 code.
 
     >>> get_sentence_splitter("en")("Mr. Bennet made no answer. Call me Ishmael.")

@@ -1,7 +1,7 @@
 """
 Pre-tokenised shards: Arrow files of token ids, which are prepared once and read by any number of runs.
 
-    DIR/manifest.json            settings and versions; when all is written, also counts and the list of shards
+    DIR/manifest.json            settings and versions; at the end also counts and the list of shards
     DIR/tokenizer/               the tokenizer of the ids
     DIR/train/text/00000.arrow   and so on, by split and source
 

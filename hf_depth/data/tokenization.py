@@ -1,6 +1,6 @@
 """
-Text to token ids: a vocabulary of one's own, the tokens that DEPTH adds to one, and an encoding in which nothing that
-is written in a text can become a special token.
+Text to token ids: a vocabulary of one's own, and the tokens that DEPTH adds to one. Nothing that is written in a text
+can become a special token.
 """
 
 import functools
@@ -41,9 +41,9 @@ _SENTINEL = re.compile(r"▁?<extra_id_\d+>|<unused\d+>|<unk_\d+>|\[unused\d+\]"
 _NO_IDS = np.array([], np.int64)
 _NEVER_CHOSEN = -1e6  # the score of a piece: far below that of any way to write a word in others
 
-# Of the words whose ids an encoder keeps: some 200,000 words, or fewer long ones, in less than 100 MB.
+# How many characters of words an encoder keeps with their ids: some 200,000 words, in less than 100 MB.
 MAX_CHARACTERS = 2_000_000
-# Of the texts whose ids are held as Python's numbers, which take nine times the memory of an array.
+# How many characters of texts have their ids as Python's numbers, which take nine times the memory of an array.
 CHARACTERS_AT_ONCE = 4_000_000
 # Text whose words normalization takes one by one: ASCII, Latin letters, quotes, dashes, signs. (Other characters may
 # join words or part them: control characters vanish, wide spaces are spaces, marks combine with a space before them.)
@@ -65,8 +65,8 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
         kwargs (*optional*): for `from_pretrained`.
 
     Raises:
-        `ValueError`: if it cannot be read, or has no vocabulary: transformers 5 makes an empty tokenizer of a folder
-            with nothing but a model, which reads all text as `<unk>`.
+        `ValueError`: if it cannot be read, or has no vocabulary. Transformers 5 makes an empty tokenizer of a folder
+            with nothing but a model; it reads all text as `<unk>`.
 
     >>> import tempfile
     >>> from hf_depth import load_tokenizer, train_tokenizer
@@ -105,8 +105,8 @@ def train_tokenizer(
     allow_fewer: bool = False,
 ) -> PreTrainedTokenizerBase:
     """
-    Train a vocabulary the T5 way: a SentencePiece unigram model with `<pad>` 0, `</s>` 1, `<unk>` 2, no `<s>`, and 100
-    sentinels at the end, `<extra_id_0>` last. So it can take the place of a published T5 tokenizer.
+    Train a vocabulary the T5 way. It is a SentencePiece unigram model with `<pad>` 0, `</s>` 1, `<unk>` 2, no `<s>`,
+    and 100 sentinels at the end, `<extra_id_0>` last. So it can take the place of a published T5 tokenizer.
 
     The same texts give the same vocabulary. Training takes about 1 s per million characters, of which at most
     `MAX_TRAINING_SIZE` are used, spread evenly over the texts. In a run of several processes, call it in the first
@@ -189,10 +189,10 @@ def _explain_training_error(message: str, vocab_size: int) -> str:
 
 def add_sentinels(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """
-    Give a tokenizer sentinels, if it has none: tokens that its vocabulary holds free, such as `<unused0>` of Gemma and
-    `<unk_2>` of Pegasus, which need no new rows; else, as for BART, 100 new special tokens `<extra_id_0>`,
-    `<extra_id_1>`, …. A message says once which. The tokenizer is changed in place, and returned. Objectives that mask
-    spans call this.
+    Give a tokenizer sentinels, if it has none. They are tokens that its vocabulary holds free, such as `<unused0>` of
+    Gemma and `<unk_2>` of Pegasus, which need no new rows. If there are none, as for BART, they are 100 new special
+    tokens `<extra_id_0>`, `<extra_id_1>`, …. A message says once which. The tokenizer is changed in place, and
+    returned. Objectives that mask spans call this.
     """
     if any(len(_numbered_token_ids(tokenizer, pattern)) for pattern in SENTINEL_PATTERNS):
         return tokenizer
@@ -257,10 +257,10 @@ def add_sentence_tokens(
 
 def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) -> PreTrainedTokenizerBase:
     """
-    Add the mode tokens of a mixture of denoisers, such as `[R]`, to a tokenizer, as special tokens; those that it has
-    stay as they are. It is changed in place, and returned. Behind the T5 vocabulary, there is room for three of them
-    and the tokens of [`add_sentence_tokens`] in the 32,128 rows of a T5 embedding. `ValueError` if the vocabulary has
-    one of them with another meaning.
+    Add the mode tokens of a mixture of denoisers, such as `[R]`, to a tokenizer, as special tokens. Those that it has
+    stay as they are. It is changed in place, and returned. The 32,128 rows of a T5 embedding have room for three of
+    them and the tokens of [`add_sentence_tokens`]. `ValueError` if the vocabulary has one of them with another
+    meaning.
     """
     modes = list(dict.fromkeys(modes))
     missing = [mode for mode in modes if _token_id(tokenizer, mode) is None]
@@ -276,7 +276,7 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
     token_id = _token_id(tokenizer, mode)
     if token_id is None:
         raise UserError(
-            f"The tokenizer has no mode token `{mode}`: call `add_mode_tokens(tokenizer, ...)` with the modes of all "
+            f"The tokenizer has no mode token `{mode}`. Call `add_mode_tokens(tokenizer, ...)` with the modes of all "
             "denoisers before the model is loaded, or go without them by `mode_tokens=False`."
         )
     others = {tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token, EOSEN_TOKEN}
@@ -291,9 +291,9 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
 
 def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = False) -> np.ndarray:
     """
-    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has, of an mT5's of `▁<extra_id_0>`,
-    …; else of the first 100 of `UNUSED_PATTERNS`: int64, `(num_sentinels,)`. `ValueError` if there is none, unless
-    `allow_none`.
+    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has (mT5 writes `▁<extra_id_0>`). If
+    there are none, the ids of the first 100 of `UNUSED_PATTERNS`. They are int64, `(num_sentinels,)`. `ValueError` if
+    there is none, unless `allow_none`.
     """
     ids = next(filter(len, (_numbered_token_ids(tokenizer, pattern) for pattern in SENTINEL_PATTERNS)), _NO_IDS)
     if not len(ids):
@@ -336,8 +336,8 @@ def sentence_fields(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """
     Raise `ValueError` if a model and a tokenizer disagree on the sentence tokens, or a token has no row of the
-    embeddings. A DEPTH model that looks for `<sent_0>` under another id would train as a plain T5. Of another
-    encoder-decoder, only the number of rows is checked. The model is out of the wrapper of a distributed run.
+    embeddings. A DEPTH model that looks for `<sent_0>` under another id would train as a plain T5. Other
+    encoder-decoders only need enough rows. The model is out of the wrapper of a distributed run.
     """
     is_depth = hasattr(model.config, "first_sentence_token_id")
     source = getattr(model, "name_or_path", "") or getattr(model.config, "name_or_path", "")
@@ -375,13 +375,13 @@ def _token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
 
 class TextEncoder:
     """
-    Encodes texts without adding special tokens, and without finding any in them: a literal `<extra_id_3>`, `<sent_2>`,
+    Encodes texts without adding special tokens, and without finding any in them. A literal `<extra_id_3>`, `<sent_2>`,
     `</s>` or `<pad>` is encoded as the characters that it consists of. All other text gets the ids that the tokenizer
     itself gives it. Tokens that are added to the tokenizer later are not known.
 
-    An encoder holds the vocabulary and nothing else of the tokenizer, so that equal vocabularies have one fingerprint
-    for `datasets.map`, until the tokenizers library is upgraded. T5's vocabulary encodes each word by itself, so the
-    ids of words are kept, up to `MAX_CHARACTERS`: that is faster than to encode every word of a text anew.
+    An encoder holds the vocabulary and nothing else of the tokenizer. So equal vocabularies have one fingerprint for
+    `datasets.map`, until the tokenizers library is upgraded. T5's vocabulary encodes each word by itself. So the ids
+    of words are kept, up to `MAX_CHARACTERS`, which is faster than to encode every word of a text anew.
 
     >>> from hf_depth import train_tokenizer
     >>> from hf_depth.data.tokenization import TextEncoder
