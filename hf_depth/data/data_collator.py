@@ -226,9 +226,9 @@ class _CorruptionCollator:
         token_ids, lengths = batch
         if len(lengths) != num_examples or lengths.sum() != len(token_ids):
             raise UserError(
-                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair. Each has the ids of "
-                f"all {num_examples} examples in one array, and {num_examples} lengths that add up to its size. Got "
-                f"{len(token_ids)} ids and the lengths {lengths!r:.80}."
+                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair. Each has "
+                f"the ids of all {num_examples} examples in one array, and {num_examples} lengths that add up to it. "
+                f"Got {len(token_ids)} ids and the lengths {lengths!r:.80}."
             )
         return token_ids.astype(np.int64, copy=False), lengths.astype(np.int64)
 

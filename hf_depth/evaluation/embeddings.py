@@ -52,7 +52,7 @@ def sentence_embeddings(
         with one for each.
 
     Raises:
-        `ValueError`: if model and tokenizer do not fit each other, if there is no such layer or pooling, or if a
+        `ValueError`: if model and tokenizer do not fit each other, or there is no such layer or pooling. Also if a
             document has no sentence, too many, or one without a token.
         `FloatingPointError`: if an embedding is not finite.
 

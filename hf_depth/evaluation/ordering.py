@@ -161,7 +161,7 @@ def order_sentences(
         `sentences` in this order; `log_probability` of this order among all `n!`, in nats.
 
     Raises:
-        `ValueError`: if the model has no sentence tokens, or others than the tokenizer, or if a document has too few
+        `ValueError`: if the model has no sentence tokens, or others than the tokenizer. Also if a document has too few
             sentences, too many or an empty one, or is too long.
         `FloatingPointError`: if a probability is not a number.
 

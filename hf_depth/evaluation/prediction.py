@@ -66,8 +66,8 @@ class TaskPredictor:
             For `generate()`, as in the evaluation of the training; by default the longest label or target, and what
             `model.generation_config` says.
 
-    Raises `ValueError` if model and tokenizer do not fit each other, if a free-form task has labels to score, or if a
-    number is below 1.
+    Raises `ValueError` if model and tokenizer do not fit each other, a number is below 1, or a free-form task has
+    labels to score.
 
     >>> from hf_depth import TaskPredictor, add_sentence_tokens, load_model, train_tokenizer
     >>> text = "rte sentence1: It rains. sentence2: It is wet. entailment not_entailment"

@@ -48,8 +48,8 @@ def add_lora(
         `peft.PeftModel`.
 
     Raises:
-        `ValueError`: if peft is not installed, no layer has such a name, or the model has new tokens or sentence
-            tokens that its base lacks, which an adapter would not save or learn.
+        `ValueError`: if peft is not installed, or no layer has such a name. Also if the model has new tokens or
+            sentence tokens that its base lacks, which an adapter would not save or learn.
     """
     library = peft()
     if vocabulary_size(model.config) != vocabulary_size(base):

@@ -95,8 +95,8 @@ class TaskConfig:
         """
         Read the `task_config.json` of a fine-tuned model, a folder or a name on the Hub.
 
-        `hub_arguments` are those of `cached_file`, such as `revision`. Raises `ValueError` if the file is missing or
-        cannot be read, `OSError` if there is no such folder or repository, or the Hub cannot be reached.
+        `hub_arguments` are for `cached_file`, such as `revision`. Raises `ValueError` if the file is missing or cannot
+        be read, `OSError` if there is no such folder or repository, or no connection.
         """
         config = find_task_config(name_or_path, **hub_arguments)
         if config is None:

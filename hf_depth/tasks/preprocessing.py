@@ -211,8 +211,9 @@ def prepare_task(
 
 def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count the `examples` of [`prepare_task`], their input `tokens`, those that were too long (`cut_examples`), tokens
-    cut off (`tokens_cut`), target tokens among these (`target_tokens_cut`), and `unknown_tokens` in inputs.
+    Count the `examples` of [`prepare_task`], their input `tokens` and the `unknown_tokens` among them. Also count the
+    examples that were too long (`cut_examples`), tokens cut off (`tokens_cut`), and target tokens among these
+    (`target_tokens_cut`).
     """
     table = rows.with_format("arrow")[:]
     counts = {

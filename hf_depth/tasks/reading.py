@@ -1,6 +1,6 @@
 """
-The examples of a task: [`TaskFiles`] names its files, [`split_files`] finds them, [`read_splits`] reads them, and
-[`check_rows`] gives them the columns of the task and checks each text and label once.
+The examples of a task: [`TaskFiles`] names its files, [`split_files`] finds them, [`read_splits`] reads them.
+[`check_rows`] gives them the columns of the task, and checks each text and label once.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ class TaskFiles:
             splits, the file is the first of them.
         dataset_dir (`str` or `os.PathLike`, *optional*):
             A folder with files called `train`, `validation` (or `valid`, `dev`, `val`), `test`, `validation_matched`
-            and so on, or with a folder for each task, as of GLUE, DiscoEval (`SP/arxiv/valid.txt`) and the Hub.
+            and so on. It may also have a folder for each task, as in GLUE, DiscoEval (`SP/arxiv/valid.txt`), the Hub.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
     """
 

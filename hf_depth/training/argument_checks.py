@@ -65,8 +65,8 @@ def check_arguments(args: TrainingArguments) -> None:
         )
     if args.skip_bad_batches and (args.fp16 or args.deepspeed_plugin is not None):
         raise UserError(
-            "`skip_bad_batches` is neither for `fp16`, whose loss scaling already skips steps that overflow, nor for "
-            "DeepSpeed, whose optimizer makes its step before the gradient can be checked. Leave it out."
+            "`skip_bad_batches` is neither for `fp16` nor for DeepSpeed. Loss scaling already skips steps that "
+            "overflow, and DeepSpeed makes its step before the gradient can be checked. Leave it out."
         )
     if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
         raise UserError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")

@@ -50,8 +50,8 @@ def evaluations_without_improvement(state: TrainerState) -> int:
 
 class RunTotals(TrainerCallback, ExportableState):
     """
-    What a run adds up from its first step on, in `trainer_state.json`: the sum of losses after `first_step`, the state
-    of the [`StepMonitor`], what was seen of each source of a mixture, and by how many readers a stream is read.
+    What a run adds up from its first step on, in `trainer_state.json`. It has the sum of losses after `first_step`,
+    the state of the [`StepMonitor`], the counts of each source of a mixture, and how many workers read a stream.
     """
 
     def __init__(self):
@@ -85,7 +85,7 @@ def begin_training(trainer: "DepthTrainer") -> None:
         trainer.totals.readers = now
         if before not in (None, now):
             logger.warning(
-                f"The stream was read by {before} workers of all processes, and now is by {now}: it is divided "
+                f"The stream was read by {before} workers of all processes, and now is by {now}. It is divided "
                 "differently, so some examples of this pass come twice and some not at all."
             )
     for callback in trainer.callback_handler.callbacks:
@@ -107,10 +107,10 @@ class TrainingFlow(TrainerCallback):
     """
     When a trainer logs, evaluates and saves, and what it does when a training begins and ends.
 
-    - What is due at the end of an epoch is done at its last step (of a stream, after the pass), and the checkpoint of
-      that step is written after all of it. `Trainer` would save first: a run that is killed then lacks the rest.
-    - The last step of all is saved unless nothing is, also with `save_strategy="best"` and when training ends early:
-      otherwise the same command would train again from an earlier checkpoint on.
+    - What is due at the end of an epoch is done at its last step (of a stream, after the pass). The checkpoint of that
+      step is written after all of it. `Trainer` would save first: a run that is killed then lacks the rest.
+    - The last step of all is saved unless nothing is, also with `save_strategy="best"` and when training ends early.
+      Otherwise the same command would train again from an earlier checkpoint on.
     - With `load_best_model_at_end`, the best model is saved also between `save_steps`.
     - Numbers are added up over the processes here, before a log: `trainer.log()` may be called on one of them.
     - Collator and data set are told the number of each epoch, by which they draw anew.
@@ -122,8 +122,8 @@ class TrainingFlow(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.handled_step = -1
-        # Not 0 when a run is resumed, but for streams of unknown length: the Trainer reads them from their beginning,
-        # and calls it the end of an epoch when `max_steps` are over.
+        # Not 0 when a run is resumed, but 0 for streams of unknown length. The Trainer reads them from their
+        # beginning, and calls it the end of an epoch when `max_steps` are over.
         self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
         begin_training(self.trainer)
         if state.global_step >= state.max_steps:

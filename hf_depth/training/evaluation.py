@@ -41,7 +41,7 @@ STATIC_MULTIPLE = 128
 class EvaluationMetrics:
     """
     What the loops of an evaluation add up over all examples of all processes, in float64, by the prefix of their
-    metrics; and how the model attends in the first batch. Its size does not grow with the examples.
+    metrics. It also has how the model attends in the first batch. Its size does not grow with the examples.
     """
 
     def __init__(self, trainer: "DepthTrainer"):

@@ -31,8 +31,8 @@ def prepare_inputs(
     objective: Objective | type[Objective] | None,
 ) -> tuple[Any, Callable[..., Any], Any, Any, PreTrainedTokenizerBase | None, Objective | None]:
     """
-    What a trainer is given, with the collator, the data sets and the tokenizer that an objective makes of them, and
-    with the model that a name, a folder or a configuration stands for.
+    What a trainer is given, with what an objective makes of it: the collator, the data sets and the tokenizer. A name,
+    a folder or a configuration becomes the model that it stands for.
     """
     if objective is not None:
         objective = _with_tokenizer(objective, tokenizer, model)

@@ -96,7 +96,7 @@ class Run:
 
         Args:
             args: the arguments of the trainer. `resume_from_checkpoint` names a checkpoint, or is false to start anew.
-            describe: the description of the run, such as its objective and base model; or a function that returns it,
+            describe: the description of the run, such as its objective and base model. Or a function that returns it,
                 given the description in the checkpoint (empty for a new run).
         """
         if not (args.do_train or args.do_eval or args.do_predict):

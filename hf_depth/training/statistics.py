@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # The columns of the batches of a mixture that are counted for each source.
 COUNTED = ("source", "num_documents", "num_examples", "num_tokens", "ended_passes")
 # The columns of `example_statistics`, in order. "sentence" labels are sentence tokens of the input, "eosen" labels are
-# `<eosen>`, "reconstruction" labels are all others: tokens of the text, sentinels, `</s>`, and the sentence tokens by
-# which a prefix language model goes on, which have no place in the order of its input.
+# `<eosen>`. "reconstruction" labels are all others: tokens of the text, sentinels and `</s>`. They include the
+# sentence tokens by which a prefix language model goes on, which have no place in the order of its input.
 STATISTICS = (
     "examples",
     "tokens",  # labels that count
@@ -138,9 +138,9 @@ def given_sequence(
     ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
 ) -> torch.Tensor:
     """
-    [`sentence_sequence`] of ids; in examples whose labels go on with sentences that the input has not (prefix language
-    modelling), of the sentences that it has. Of other ids than the labels, all are kept: a model may write a sentence
-    token several times, so that others come late.
+    [`sentence_sequence`] of ids. If labels go on with sentences that the input has not (prefix language modelling),
+    these are left out of the labels. Other ids are all kept: a model may write a sentence token several times, so that
+    others come late.
     """
     gold = sentence_sequence(labels, config)
     sequence = gold if ids is labels else sentence_sequence(ids, config, max(gold.shape[1], ids.shape[1]))
@@ -200,7 +200,7 @@ def unshuffling_statistics(
     - Where the labels go on with sentences that the input has not (prefix language modelling), only the sentences of
       the input count.
 
-    `generated_ids` are (B, G), `input_ids` (B, S), `labels` (B, T). A row has, for N sentence tokens and in float64,
+    `generated_ids` are (B, G), `input_ids` (B, S), `labels` (B, T), for N sentence tokens. A row has in float64
     whether the example is shuffled, its number of sentences, `ORDER_STATISTICS`, and which positions are right (N).
     """
     gold = given_sequence(labels, input_ids, labels, config)  # (B, N)
@@ -255,10 +255,13 @@ def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str,
 
 def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """
-    Un-shuffling accuracy from a summed [`unshuffling_table`]: for `all` examples of at least two sentences and for the
-    `shuffled` ones, `by_number_of_sentences` (the share of examples whose order is right) and `by_position` (the share
-    with the right sentence there, of the examples that have one). Each entry has `examples`, `correct`, `accuracy`,
-    its 95 % Wilson score `interval` and the level of `chance`; by number of sentences also the mean of Kendall's tau.
+    Un-shuffling accuracy from a summed [`unshuffling_table`], for `all` examples of at least two sentences and for the
+    `shuffled` ones.
+
+    - `by_number_of_sentences`: the share of examples whose order is right, and the mean of Kendall's tau;
+    - `by_position`: the share of examples with the right sentence there, among those that have one.
+
+    Each entry has `examples`, `correct`, `accuracy`, its 95 % Wilson score `interval` and the level of `chance`.
     """
     in_order, shuffled = table.cpu().numpy()
     return {name: _accuracies(part[2:]) for name, part in (("all", in_order + shuffled), ("shuffled", shuffled))}
@@ -391,13 +394,13 @@ def _harmonic_number(n: torch.Tensor) -> torch.Tensor:
 
 class TrainingMetrics:
     """
-    What is added up between two logs of a training: the components of the loss, and rates. Of a mixture, also what was
-    seen of each source since the training began:
+    What is added up between two logs of a training: the components of the loss, and rates. A mixture also counts what
+    was seen of each source since the training began:
 
     - `documents`: the documents that begin in the examples seen;
     - `examples`: the examples seen, of which a packed row holds several;
     - `tokens`: their tokens before corruption, without special tokens;
-    - `passes`: of map-style data, the examples (or rows) seen divided by their number; of streams, the number of
+    - `passes`: for map-style data, the examples (or rows) seen divided by their number. For streams, the number of
       complete passes, as a mean over the workers of all processes.
 
     Sums stay on the device: no step waits for it. [`~TrainingMetrics.gather`] adds them up over the processes.

@@ -36,9 +36,9 @@ class TaskTrainer(DepthTrainer):
     A [`DepthTrainer`] for tasks.
 
     - Evaluation lets the model generate text, or scores every label (`prediction_mode="score_labels"`), and reports
-      the metrics of the task. `eval_loss` is that of the targets.
-    - `eval_score` is the mean over the tasks of `metric_to_optimize` (on a scale from 0 to 1) on the first data set of
-      each; a better one is always greater.
+      the metrics of the task. `eval_loss` is the loss of the targets.
+    - `eval_score` is the mean of `metric_to_optimize` over the first data set of each task, on a scale from 0 to 1. A
+      better one is always greater.
     - `predict(...)` returns [`TaskPredictions`] as its `predictions`, in the order of the examples, whatever the
       number of processes.
 

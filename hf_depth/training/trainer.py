@@ -87,7 +87,7 @@ class DepthTrainer(Seq2SeqTrainer):
     """
     A [`Seq2SeqTrainer`] for DEPTH, T5 and the other encoder-decoders of transformers.
 
-    - The loss is `(sum of reconstruction losses + sentence_loss_coefficient * sum of sentence losses) / N`, with N the
+    - The loss is `(sum of reconstruction losses + sentence_loss_coefficient * sum of sentence losses) / N`. N is the
       number of labels of the whole global batch: gradient accumulation and the number of processes do not change it.
     - Logs have the losses of sentence tokens and of all other labels. Evaluation adds accuracies and their chance
       levels; its loss is a mean over labels.
@@ -102,7 +102,7 @@ class DepthTrainer(Seq2SeqTrainer):
     Args:
         model: may also be the name or the configuration of what [`load_model`] loads.
         train_dataset, eval_dataset: prepared examples. With an objective also raw text: a list of strings, or a data
-            set with a column `text`; to evaluate on also a mapping of names to such.
+            set with a column `text`. `eval_dataset` may also map names to such.
         objective ([`Objective`]): prepares raw text, and gives tokenizer, collator and kind of model.
         card: what the model card states: `sections`, and arguments of `Trainer.create_model_card`.
 
@@ -170,7 +170,7 @@ class DepthTrainer(Seq2SeqTrainer):
         self.resumed_from: str | None = None
         self.optimizer_settings: list[dict[str, Any]] = []
         self._gen_kwargs: dict[str, Any] = {}
-        # Of tasks: the latest evaluation of each data set since the training began, and the step of its weights.
+        # For tasks: the latest evaluation of each data set since the training began, and the step of its weights.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self.evaluated_steps: dict[tuple[str, str, str], int] = {}
         self.last_evaluation: tuple[int | None, dict[str, float]] = (None, {})  # its step and its metrics

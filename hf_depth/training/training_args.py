@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 # The course of the learning rate: nanoT5's, but for the length of its warm-up.
 DEFAULT_WARMUP = 0.05
-# Its peak from a checkpoint, and from scratch. Relative to the size of a matrix: from scratch that of nanoT5 and of T5
-# (Raffel et al. 2020, section 3.1.2), from a checkpoint what transferred best in docs/results.md.
+# Its peak from a checkpoint, and from scratch, relative to the size of a matrix. From scratch it is that of nanoT5 and
+# of T5 (Raffel et al. 2020, section 3.1.2). From a checkpoint it is what transferred best in docs/results.md.
 RELATIVE_RATES = {OptimizerName.ADAMW_SCALE: (5e-3, 2e-2), OptimizerNames.ADAFACTOR: (5e-3, 1e-2)}
 # A pre-trained T5 needs more of AdamW than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
 ADAMW_RATES = (1e-4, 1e-3)
@@ -252,7 +252,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
 
     def use_adapter_optimizer(self) -> bool:
         """
-        Take AdamW for an adapter, unless an optimizer was given: half of its matrices begin at 0, where updates
+        Take AdamW for an adapter, unless an optimizer was given. Half of its matrices begin at 0, where updates
         relative to their size would leave them. Returns whether it was taken.
         """
         if "optim" not in self._defaults or self.optim != self._defaults["optim"]:

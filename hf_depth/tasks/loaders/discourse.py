@@ -199,8 +199,8 @@ def _rows(
         )
         if not number:
             raise UserError(
-                f"{message} An example needs {len(spec.text_column_name)} sentences in a row, each of at least "
-                f"{MIN_LETTERS} letters, with a full stop or the like at its end, and in no other document. (In a "
+                f"{message} An example needs {len(spec.text_column_name)} sentences in a row, which stand in no other "
+                f"document. Each has at least {MIN_LETTERS} letters, with a full stop or the like at its end. (In a "
                 "text file without blank lines, each line is a document.)"
             )
         logger.info(message)

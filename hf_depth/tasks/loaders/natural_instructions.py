@@ -116,8 +116,8 @@ def load(
     Return prompts and references of the official splits, and a validation split.
 
     The instances of a training task are shuffled by `split_seed` and its name. The first ones are for validation, as
-    there is no official one; the others are for training, but for those with an input that is in validation. A test
-    task gives its first instances, as in the official evaluation.
+    there is no official one. The others are for training, unless their input is in validation. A test task gives its
+    first instances, as in the official evaluation.
 
     `dataset_dir` is a copy of the repository with `tasks/*.json` and `splits/default/{train,test}_tasks.txt`. If
     `length` counts the tokens of a text, prompts leave out examples that do not fit into `max_source_length`.

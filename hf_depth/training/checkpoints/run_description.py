@@ -102,7 +102,7 @@ def describe_run(
     base, config = model_args.model_name_or_path, Path(model_args.config_name or "")
     weights = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(base).glob(pattern))] if base else []
     config = config if config.is_file() else config / "config.json"
-    # Of what is on the Hub, no content is known.
+    # The content of what is on the Hub is not known.
     run["base_weights"] = [describe_file(file) for file in weights] or None
     run["config_content"] = describe_file(config) if model_args.config_name and config.is_file() else None
     if tasks is not None:
