@@ -17,7 +17,7 @@ script.
 
 import argparse
 import contextlib
-import importlib.util
+import importlib
 import json
 import math
 import multiprocessing
@@ -50,7 +50,6 @@ from hf_depth.data.shards import prepare_shards  # noqa: E402
 from hf_depth.disk import UNFINISHED_FOLDER  # noqa: E402
 from hf_depth.training.trainer import TRAINING_METRICS  # noqa: E402
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MAP_KINDS = ("map", "map_mixture", "shards", "shard_mixture")
 STREAMED_KINDS = ("stream", "packed", "mixture", "packed_mixture")
 PRETRAINED_KINDS = MAP_KINDS + STREAMED_KINDS
@@ -64,16 +63,16 @@ WORDS = (
     "rain dog river green walks because house every small sings night under bread and slowly the a of to it".split()
 )
 ARGUMENTS = {
-    "do_train": "true",
-    "use_cpu": "true",
-    "per_device_train_batch_size": "2",
-    "max_steps": "12",
-    "save_steps": "2",
-    "save_total_limit": "2",
-    "logging_steps": "5",
-    "learning_rate": "0.01",
-    "dataloader_pin_memory": "false",
-    "disable_tqdm": "true",
+    "do_train": True,
+    "use_cpu": True,
+    "per_device_train_batch_size": 2,
+    "max_steps": 12,
+    "save_steps": 2,
+    "save_total_limit": 2,
+    "logging_steps": 5,
+    "learning_rate": 0.01,
+    "dataloader_pin_memory": False,
+    "disable_tqdm": True,
 }
 
 
@@ -89,7 +88,7 @@ class Setting:
     def __str__(self) -> str:
         return f"{self.kind:15}{self.processes:10}{self.workers:9}{self.accumulation:14}"
 
-    def flags(self, data: Path, output_dir: Path) -> list[str]:
+    def arguments(self, data: Path, output_dir: Path) -> dict[str, Any]:
         values = ARGUMENTS | {
             "output_dir": output_dir,
             "cache_dir": data / "cache",
@@ -98,20 +97,17 @@ class Setting:
             "gradient_accumulation_steps": self.accumulation,
         }
         if self.kind == "tasks":
-            values |= {"task_file": data / "task.yaml", "train_file": data / "examples.jsonl"}
-            values |= {"logging_strategy": "epoch"}
+            files = {"task_file": data / "task.yaml", "train_file": data / "examples.jsonl"}
+            return values | files | {"logging_strategy": "epoch"}
+        values |= {"max_source_length": 64, "max_target_length": 64}
+        values |= {"streaming": self.kind in STREAMED_KINDS, "packing": self.kind.startswith("packed")}
+        if self.kind.startswith("shard"):
+            values["tokenized_dataset_dir"] = data / ("mixed" if self.kind == "shard_mixture" else "shards")
+        elif self.kind.endswith("mixture"):
+            values["dataset_mixture"] = MIXTURE.format(data).split()
         else:
-            values |= {"max_source_length": 64, "max_target_length": 64}
-            values |= {"streaming": str(self.kind in STREAMED_KINDS).lower()}
-            values |= {"packing": str(self.kind.startswith("packed")).lower()}
-            if self.kind.startswith("shard"):
-                values["tokenized_dataset_dir"] = data / ("mixed" if self.kind == "shard_mixture" else "shards")
-            elif self.kind.endswith("mixture"):
-                values["dataset_mixture"] = MIXTURE.format(data).split()
-            else:
-                values["train_file"] = data / "texts.txt"
-        lists = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
-        return [part for name, value in lists.items() for part in (f"--{name}", *map(str, value))]
+            values["train_file"] = data / "texts.txt"
+        return values
 
 
 def main() -> None:
@@ -130,7 +126,8 @@ def main() -> None:
 
     settings = [Setting(*values) for values in product(args.kinds, args.processes, args.workers, args.accumulation)]
     shares = [args.kills * (i + 1) // len(settings) - args.kills * i // len(settings) for i in range(len(settings))]
-    SCRIPTS.update({name: load_script(name) for name in {KINDS[kind] for kind in args.kinds}})
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+    SCRIPTS.update({name: importlib.import_module(name) for name in {KINDS[kind] for kind in args.kinds}})
     print(
         f"{'data':15}{'processes':>10}{'workers':>9}{'accumulation':>14}{'kills':>7}{'in a save':>11}{'restored':>10}"
     )
@@ -157,14 +154,6 @@ def main() -> None:
     kills = f"{totals['kills']} kills, {totals['saves']} of them inside a save"
     print(f"{totals['restored']} of {totals['runs']} runs restored after {kills}")
     sys.exit(totals["restored"] < totals["runs"])
-
-
-def load_script(name: str) -> ModuleType:
-    """An example script as a module."""
-    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def write_data(folder: Path) -> None:
@@ -285,7 +274,9 @@ def logs(run: Path) -> list[dict[str, float]]:
 
 def launch(setting: Setting, data: Path, run: Path) -> list[ForkProcess]:
     """Start a run in as many processes as the setting has, as torchrun would."""
-    store = run.with_suffix(".store")
+    run.parent.mkdir(parents=True, exist_ok=True)
+    file, store = run.with_suffix(".json"), run.with_suffix(".store")
+    file.write_text(json.dumps(setting.arguments(data, run), default=str))
     store.unlink(missing_ok=True)  # of the start before, if that was killed
 
     def run_script(rank: int) -> None:
@@ -296,14 +287,13 @@ def launch(setting: Setting, data: Path, run: Path) -> list[ForkProcess]:
             # By a file: a port that is free now may not be so when the group takes it.
             place = {"rank": rank, "world_size": setting.processes}
             torch.distributed.init_process_group("gloo", init_method=f"file://{store}", **place)
-        SCRIPTS[KINDS[setting.kind]].main(setting.flags(data, run))
+        SCRIPTS[KINDS[setting.kind]].main([str(file)])
 
     return start(run_script, run.with_suffix(".log"), setting.processes)
 
 
 def start(action: Callable[[int], Any], log: Path, number: int = 1) -> list[ForkProcess]:
     """Forks that run `action`, each in a process group of its own, and write to `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
 
     def act(rank: int) -> None:
