@@ -166,23 +166,7 @@ class EngineTest(TrainingTestCase):
                 self.assertAlmostEqual(other[name], log[name], delta=1e-5, msg=f"{name} of step {log['step']}")
 
 
-class ResumeTest(TrainingTestCase):
-    # 12 rows are 3 steps an epoch; 16 put the checkpoint into the middle of one.
-    @parameterized.parameters(("depth", 2, 16), ("t5", 0, 12))
-    def test_resumed_run_equals_uninterrupted_run_to_the_bit(self, kind, workers, number_of_rows):
-        arguments = {"optim": "adamw_torch", "learning_rate": 1e-3, "lr_scheduler_type": "linear", "max_steps": 6}
-        arguments |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_grad_norm": 1.0}
-        arguments |= {"dataloader_num_workers": workers, "save_strategy": "steps", "save_steps": 3}
-        whole, resumed = (
-            trainer(kind, self.folder, number_of_rows, tiny_model(kind, seed, dropout_rate=0.1), **arguments)
-            for seed in (0, 1)
-        )
-        whole.train()
-        with self.assertNoLogs("transformers.trainer", "WARNING"):  # of tied weights, which are saved once
-            resumed.train(resume_from_checkpoint=f"{self.folder}/checkpoint-3")
-        for name, value in parameters(whole.model).items():
-            self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
-
+class NoiseTest(TrainingTestCase):
     @parameterized.parameters(False, True)
     def test_every_epoch_corrupts_anew_and_every_evaluation_the_same(self, streaming):
         run = trainer("depth", self.folder, number_of_rows=2, max_steps=6, per_device_train_batch_size=2)
