@@ -5,7 +5,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,15 +54,6 @@ class SpikeDetector:
         return bool(value > limit)
 
 
-@dataclass
-class Step:
-    """A step of the optimizer. Its numbers stay on the device: to read them would make the CPU wait."""
-
-    number: int  # from 1
-    loss: torch.Tensor | float = 0.0  # the sum over the batches of this process
-    grad_norm: torch.Tensor | float | None = None  # of all processes, before clipping
-
-
 class StepMonitor(TrainerCallback):
     """
     Looks at the loss and the gradient norm of every step of a trainer.
@@ -87,38 +77,33 @@ class StepMonitor(TrainerCallback):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Begin a training: with the [`~StepMonitor.state`] of a checkpoint, or anew with `{}`."""
-        self.step, self.waiting = Step(1), []
+        self.waiting: list[tuple[int, torch.Tensor]] = []  # steps, and what this process has of loss and norm, (2,)
         recent = state.get("recent", {})
         self.detectors = {name: SpikeDetector(least, recent.get(name, ())) for name, least in LEAST_RATIO.items()}
         self.num_skipped: int = state.get("skipped_batches", 0)
 
     def on_step_begin(self, args, state, control, **kwargs):
-        # `Trainer` adds the loss of the step to this sum before it asks for the gradient norm. A copy: the memory of a
+        # `Trainer` adds the loss of the step to this sum before it asks for the gradient norm. Copies: the memory of a
         # loss may be that of a CUDA graph, which the next forward pass writes to.
-        self.step = Step(state.global_step + 1, loss=-self.trainer._tr_loss)
-        if args.skip_bad_batches:
-            self.before = self.trainer._tr_loss.clone(), self.trainer.running.snapshot()
+        self.loss_before, self.forget = self.trainer._tr_loss.clone(), self.trainer.running.snapshot()
 
     def end_step(self, grad_norm: torch.Tensor | float | None) -> torch.Tensor | float | None:
         """End the present step between backward pass and optimizer. Returns the norm; `None` if it is skipped."""
-        self.step.loss, self.step.grad_norm = self.step.loss + self.trainer._tr_loss, grad_norm
-        if self.trainer.args.skip_bad_batches:
-            loss, norm = self._means([self.step])[0]  # waits for the device
+        trainer, norm = self.trainer, 0.0 if grad_norm is None else grad_norm
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP2
+        own = {"dtype": torch.float32, "device": trainer.accelerator.device}
+        pair = [torch.as_tensor(value, **own) for value in (trainer._tr_loss - self.loss_before, norm)]
+        self.waiting.append((trainer.state.global_step + 1, torch.stack(pair)))
+        if trainer.args.skip_bad_batches:
+            loss, norm = self._means(self.waiting[-1:])[0]  # waits for the device
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                self._skip(loss, norm)
+                self._skip(self.waiting.pop()[0], loss, norm)
                 return None
-        self.waiting.append(self.step)
         return grad_norm
 
-    def _means(self, steps: Sequence[Step]) -> list[list[float]]:
+    def _means(self, steps: Sequence[tuple[int, torch.Tensor]]) -> list[list[float]]:
         """The loss and the gradient norm of steps, as means over the processes."""
-        accelerator, rows = self.trainer.accelerator, []
-        for step in steps:
-            norm = 0.0 if step.grad_norm is None else step.grad_norm
-            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP2
-            pair = [torch.as_tensor(x, dtype=torch.float32, device=accelerator.device) for x in (step.loss, norm)]
-            rows.append(torch.stack(pair))
-        return accelerator.reduce(torch.stack(rows), "mean").tolist()
+        return self.trainer.accelerator.reduce(torch.stack([values for _, values in steps]), "mean").tolist()
 
     def on_step_end(self, args, state, control, **kwargs):
         if control.should_log or control.should_training_stop:  # and in `save_checkpoint`
@@ -130,10 +115,10 @@ class StepMonitor(TrainerCallback):
         """Report the spikes among the steps since the last call; nothing if there are no new steps."""
         steps, self.waiting = self.waiting, []
         end_of_quiet, spikes = QUIET_SHARE * self.trainer.state.max_steps, []
-        for step, values in zip(steps, self._means(steps) if steps else [], strict=True):
+        for (step, _), values in zip(steps, self._means(steps) if steps else [], strict=True):
             values = dict(zip(self.detectors, values, strict=True))
             found = {name: value for name, value in values.items() if self.detectors[name].is_spike(value)}
-            if step.number <= end_of_quiet:
+            if step <= end_of_quiet:
                 found = {name: value for name, value in found.items() if not math.isfinite(value)}
             spikes += [(step, found)] if found else []
         if spikes:
@@ -142,12 +127,12 @@ class StepMonitor(TrainerCallback):
             others = f" {len(spikes) - 1} more until the next log." if len(spikes) > 1 else ""
             # A gradient is clipped; a loss tells of harm.
             level = logging.WARNING if any("loss" in found for _, found in spikes) else logging.INFO
-            self._tell(spikes, f"Spike at step {step.number}: {what}.{others}", level)
+            self._tell(spikes, f"Spike at step {step}: {what}.{others}", level)
 
-    def _skip(self, loss: float, norm: float) -> None:
+    def _skip(self, step: int, loss: float, norm: float) -> None:
         """Leave the optimizer nothing to do, and take the step out of all means; the schedule goes on."""
-        trainer, step, most = self.trainer, self.step, self.trainer.args.skip_bad_batches
-        what = f"Step {step.number}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
+        trainer, most = self.trainer, self.trainer.args.skip_bad_batches
+        what = f"Step {step}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
         if self.num_skipped == most:
             raise FloatingPointError(
                 f"{what}, after {most} skipped batches (`skip_bad_batches`). Lower `--learning_rate`, lengthen "
@@ -157,14 +142,13 @@ class StepMonitor(TrainerCallback):
         message = f"{what}. Its batch is skipped, {self.num_skipped} of at most {most}."
         self._tell([(step, {"loss": loss, "grad_norm": norm, "skipped": True})], message, logging.WARNING)
         trainer.optimizer.zero_grad()
-        loss_before, forget_statistics = self.before
-        trainer._tr_loss.copy_(loss_before)
-        forget_statistics()
+        trainer._tr_loss.copy_(self.loss_before)
+        self.forget()
         # The means of the loss, of this log and of the run, are over the steps that were made.
         trainer._globalstep_last_logged += 1
         trainer.totals.first_step += 1
 
-    def _tell(self, found: Sequence[tuple[Step, dict[str, Any]]], message: str, level: int) -> None:
+    def _tell(self, found: Sequence[tuple[int, dict[str, Any]]], message: str, level: int) -> None:
         """Log a message, and add a line for each step to `spikes.jsonl`, with what each process has read for it."""
         of_processes = gather_object([[self._examples(step) for step, _ in found]])
         if not self.trainer.is_world_process_zero():
@@ -173,17 +157,17 @@ class StepMonitor(TrainerCallback):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             for (step, what), examples in zip(found, zip(*of_processes, strict=True), strict=True):
-                file.write(json.dumps({"step": step.number, **what, "examples": examples}) + "\n")
+                file.write(json.dumps({"step": step, **what, "examples": examples}) + "\n")
         logger.log(level, f"{message} Examples: {path}")
 
-    def _examples(self, step: Step) -> dict[str, Any]:
-        """Return the indices in the data set of what this process has read for a step; of a stream nothing."""
+    def _examples(self, step: int) -> dict[str, Any]:
+        """The indices in the data set of what this process has read for a step; of a stream nothing."""
         args, loader = self.trainer.args, self.trainer.callback_handler.train_dataloader
         sampler = innermost_sampler(loader)
         # The order of a plain sampler cannot be drawn again.
         if not has_length(loader) or (isinstance(sampler, RandomSampler) and not hasattr(sampler, "set_epoch")):
             return {}
-        epoch, number = divmod(step.number - 1, max(1, -(-len(loader) // args.gradient_accumulation_steps)))
+        epoch, number = divmod(step - 1, max(1, -(-len(loader) // args.gradient_accumulation_steps)))
         set_epoch_of_sampler(loader, epoch, args)  # as the trainer does before it reads an epoch
         first = number * args.gradient_accumulation_steps
         batches = islice(loader.batch_sampler, first, first + args.gradient_accumulation_steps)

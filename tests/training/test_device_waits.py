@@ -105,40 +105,17 @@ def read_on_the_host(one_trainer):
     one_trainer.get_batch_samples = out_of_sight
 
 
-def with_a_loss_that(action):
-    """What makes a trainer do something with the loss of each step."""
-
-    def prepare(one_trainer):
-        compute_loss = one_trainer.compute_loss
-
-        def acting(*args, **kwargs):
-            loss = compute_loss(*args, **kwargs)
-            action(loss)
-            return loss
-
-        one_trainer.compute_loss = acting
-
-    return prepare
-
-
 class NoWaitingTest(TrainingTestCase):
     """On a CPU, by the operations."""
 
-    def run_without_waiting(self, kind, prepare=lambda one_trainer: None, **arguments):
+    @parameterized.named_parameters(*RUNS)
+    def test_no_step_between_logs_waits(self, kind, arguments):
         mode = NoWaiting()
-
-        def prepare_all(one_trainer):
-            read_on_the_host(one_trainer)
-            prepare(one_trainer)
-
         # What is looked at on a CPU only.
         self.enterContext(mock.patch.object(linear_cross_entropy, "_scaled", torch.mul))
         leave = functools.partial(mode.__exit__, None, None, None)
-        return run_between_logs(self.folder, kind, mode.__enter__, leave, prepare_all, **arguments)
-
-    @parameterized.named_parameters(*RUNS)
-    def test_no_step_between_logs_waits(self, kind, arguments):
-        self.assertEqual(self.run_without_waiting(kind, **arguments), LAST - FIRST + 1)
+        steps = run_between_logs(self.folder, kind, mode.__enter__, leave, read_on_the_host, **arguments)
+        self.assertEqual(steps, LAST - FIRST + 1)
 
     @parameterized.named_parameters(
         ("item", lambda loss: loss.item()),
@@ -146,5 +123,5 @@ class NoWaitingTest(TrainingTestCase):
         ("mask", lambda loss: loss[None][loss[None] > 0]),
     )
     def test_a_step_that_waits_is_noticed(self, action):
-        with self.assertRaises(Waiting):
-            self.run_without_waiting("depth", with_a_loss_that(action))
+        with self.assertRaises(Waiting), NoWaiting():
+            action(torch.ones(()))

@@ -26,7 +26,6 @@ from hf_depth import (
     TaskTrainingArguments,
     __version__,
 )
-from hf_depth.credentials import told_command
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.spec import TaskSpec
 from hf_depth.training.model_card import CardContent
@@ -365,13 +364,3 @@ class TaskCardTest(TrainingTestCase):
         made.task_config = replace(made.task_config, tasks=(*made.task_config.tasks, QUESTIONS))
         made.create_model_card()
         self.assertIn("task='glue/rte')", python_blocks(self.folder)[0])
-
-
-class CommandTest(parameterized.TestCase):
-    def test_the_command_tells_neither_folders_nor_secrets(self):
-        values = ["--train_file", "/data/my novels.txt", "--hub_token", "hf_" + "a" * 30, "--api_key=abc", "x=1"]
-        url = "https://me:secret@example.org/private/texts.jsonl?token=1"
-        self.assertEqual(
-            told_command(["/data/train.py", *values, url, "[/data/a.txt,/data/b.txt]"]),
-            "python train.py --train_file 'my novels.txt' --hub_token *** --api_key=*** x=1 texts.jsonl 'b.txt]'",
-        )

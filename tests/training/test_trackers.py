@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -58,24 +57,6 @@ class WandbTest(TrackersTestCase):
         self.assertEqual(self.init()["name"], self.folder)
         self.folder += "/named"
         self.assertEqual(self.init(run_name="mine")["name"], "mine")
-
-    def test_an_interrupted_run_without_a_network_goes_on_under_its_id(self):
-        # `wandb sync` uploads the folders of one id to one run.
-        folder = self.folder
-        os.environ |= {"WANDB_MODE": "offline", "WANDB_DIR": folder, "WANDB_SILENT": "true"}
-        for steps in (1, 2):
-            with self.subTest(f"{steps} steps"):
-                self.run_once("wandb", max_steps=steps)
-        runs = sorted(Path(folder, "wandb").glob("offline-run-*"))
-        self.assertLen(runs, 2)
-        logs = [log for run in runs for log in run.glob("run-*.wandb")]
-        self.assertLen(logs, 2)
-        self.assertLen({log.name for log in logs}, 1)  # the name of a folder has more than the id
-        for log in logs:
-            until = time.monotonic() + 600  # its own process writes it, a moment after the end
-            while b"train/loss" not in log.read_bytes() and time.monotonic() < until:
-                time.sleep(0.1)
-            self.assertIn(b"train/loss", log.read_bytes())
 
     def test_a_restart_continues_the_same_run(self):
         first, again = self.init(max_steps=1), self.init(max_steps=2)
