@@ -1,5 +1,6 @@
 """Helpers that make the data loaders of the trainers, set the order of their examples, and guard their workers."""
 
+import functools
 import logging
 import os
 import signal
@@ -87,9 +88,9 @@ def without_signals(dataloader: DataLoader) -> DataLoader:
     checkpoint is saved.
     """
     loader = getattr(dataloader, "base_dataloader", dataloader)  # without the wrapper of accelerate
-    if not loader.num_workers or isinstance(loader.worker_init_fn, _WithoutSignals):
+    if not loader.num_workers:
         return dataloader
-    loader.worker_init_fn = _WithoutSignals(loader.worker_init_fn)
+    loader.worker_init_fn = functools.partial(_ignore_signals, loader.worker_init_fn)
     start_workers = loader._get_iterator
 
     def start_without_signals() -> Any:
@@ -103,22 +104,17 @@ def without_signals(dataloader: DataLoader) -> DataLoader:
     return dataloader
 
 
-class _WithoutSignals:
-    """A `worker_init_fn`, around another one. Only the process that reads from a worker ends it by SIGTERM."""
-
-    def __init__(self, worker_init_fn: Callable[[int], None] | None):
-        self.worker_init_fn = worker_init_fn
-
-    def __call__(self, worker_id: int) -> None:
-        for signum in WORKER_SIGNALS - {signal.SIGTERM}:
-            signal.signal(signum, signal.SIG_IGN)
-        if hasattr(signal, "sigwaitinfo"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-            threading.Thread(target=_end_with_parent, daemon=True).start()
-        else:  # macOS, where any process can end it
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        if self.worker_init_fn is not None:
-            self.worker_init_fn(worker_id)
+def _ignore_signals(worker_init_fn: Callable[[int], None] | None, worker_id: int) -> None:
+    """A `worker_init_fn`, before another one. Only the process that reads from a worker ends it by SIGTERM."""
+    for signum in WORKER_SIGNALS - {signal.SIGTERM}:
+        signal.signal(signum, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    else:  # macOS, where any process can end it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    if worker_init_fn is not None:
+        worker_init_fn(worker_id)
 
 
 def _end_with_parent() -> None:

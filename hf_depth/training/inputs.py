@@ -131,13 +131,7 @@ def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]
     collators = objective_collators(data_collator)
     if not collators and not hasattr(data_collator, "set_epoch"):
         return data_collator
-    try:
-        data_collator = copy.deepcopy(data_collator)
-    except TypeError as error:
-        raise TypeError(
-            f"`data_collator` cannot be copied, as evaluation with noise of its own needs it: {error}. Keep what "
-            "cannot be copied outside of it."
-        ) from error
+    data_collator = copy.deepcopy(data_collator)
     collators = objective_collators(data_collator)
     # An earlier trainer may have left it in a later epoch.
     for one in [data_collator] if hasattr(data_collator, "set_epoch") else collators:

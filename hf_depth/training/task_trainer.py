@@ -213,12 +213,7 @@ class TaskTrainer(DepthTrainer):
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
-        if "index" not in inputs:
-            raise UserError(
-                "The batches of `data_collator` have no `index`, by which each prediction finds its example. Pass on "
-                "that column of the examples (int64, one number for each), or build on `DataCollatorForTasks`."
-            )
-        index = inputs.pop("index")
+        index = inputs.pop("index")  # by which each prediction finds its example
         loss = self.batch_loss(model, inputs, ignore_keys) if "labels" in inputs else None
         if self._scores_labels():
             ids, mask, means = inputs["input_ids"], inputs["attention_mask"], self.args.length_normalize_scores

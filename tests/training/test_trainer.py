@@ -1,7 +1,6 @@
 import json
 import math
 import multiprocessing
-import threading
 from dataclasses import replace
 from importlib.util import find_spec
 from unittest import mock
@@ -304,15 +303,6 @@ class PartsTest(TrainingTestCase):
         made = self.trainer(tiny_model("depth"))
         with self.assertRaisesRegex(ValueError, "no token `<sent_0>`: call `add_sentence_tokens"):
             DepthTrainer(made.model, made.args, made.data_collator, processing_class=tiny_tokenizer())
-
-    def test_a_collator_that_cannot_be_copied_is_refused(self):
-        def locked(tokenizer):
-            wrapper = ForgetfulWrapper(DataCollatorForDepth(tokenizer))
-            wrapper.lock = threading.Lock()
-            return wrapper
-
-        with self.assertRaisesRegex(TypeError, "`data_collator` cannot be copied.*lock"):
-            self.trainer(tiny_model("depth"), collator=locked)
 
     @parameterized.parameters(
         ({"model": tiny_model("depth").bfloat16()}, "torch.bfloat16.*bf16=True"),
