@@ -93,8 +93,8 @@ def begin_training(trainer: "DepthTrainer") -> None:
             state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
     trainer._total_loss_scalar, trainer.current_flos = trainer.totals.loss, 0
     # Evaluations of the weights of before, which may be of the same step, go.
-    trainer.evaluated.begin()
-    trainer.evaluations, trainer.evaluated_steps, trainer.last_evaluation = {}, {}, (None, {})
+    trainer.evaluated.orders, trainer.evaluations, trainer.evaluated_steps = {}, {}, {}
+    trainer.last_evaluation = (None, {})
     trainer.set_up(trainer.model)  # which may have been made for this training
     trainer.monitor.restore(trainer.totals.monitor)
     trainer.running.begin()

@@ -46,16 +46,15 @@ class EvaluationMetrics:
 
     def __init__(self, trainer: "DepthTrainer"):
         self.trainer = trainer
-        self.begin()
+        self.statistics: dict[str, torch.Tensor] = {}
+        self.orders: dict[str, dict[str, torch.Tensor]] = {}  # `unshuffling_table`s: "free", "constrained"
+        self._prefix: str | None = None  # of the present loop
         self._attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
         self._warned_of_attention = False
 
     def begin(self) -> None:
         """Forget the evaluation before."""
-        self.statistics: dict[str, torch.Tensor] = {}
-        self.orders: dict[str, dict[str, torch.Tensor]] = {}  # `unshuffling_table`s: "free", "constrained"
-        self._prefix: str | None = None  # of the present loop
-        self._attention = None
+        self.statistics, self.orders, self._attention = {}, {}, None
 
     @contextlib.contextmanager
     def loop(self, prefix: str) -> Iterator[None]:
