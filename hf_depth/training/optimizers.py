@@ -215,21 +215,11 @@ def _boolean(text: str) -> bool:
 
 # What `optim_args` may say, and how its value is read.
 _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
-    OptimizerName.ADAMW_SCALE.value: {"min_rms": float},
-    OptimizerName.MUON.value: {
-        "momentum": float,
-        "nesterov": _boolean,
-        "ns_steps": int,
-        "adjust_lr_fn": str,
-        "adamw_lr": float,
-    },
-    OptimizerNames.ADAFACTOR.value: {
+    "adamw_scale": {"min_rms": float},
+    "muon": {"momentum": float, "nesterov": _boolean, "ns_steps": int, "adjust_lr_fn": str, "adamw_lr": float},
+    "adafactor": {
         "scale_parameter": _boolean,
-        "clip_threshold": float,
-        "decay_rate": float,
-        "beta1": float,
-        "eps1": float,
-        "eps2": float,
+        **dict.fromkeys(("clip_threshold", "decay_rate", "beta1", "eps1", "eps2"), float),
     },
 }
 
