@@ -14,24 +14,14 @@ _POSITIONS = tuple(f"{ordinal} sentence" for ordinal in _ORDINALS[:5])
 _ORDERS = ("Incorrect order", "Correct order")
 _COHERENCE = ("Incoherent", "Coherent")
 _PDTB_BOTH = (
-    "Comparison.Concession",
-    "Comparison.Contrast",
-    "Contingency.Cause",
-    "Contingency.Condition",
-    "Contingency.Pragmatic cause",
-    "Contingency.Pragmatic condition",
-    "Expansion.Alternative",
-    "Expansion.Conjunction",
-    "Expansion.Instantiation",
-    "Expansion.List",
-    "Expansion.Restatement",
-    "Temporal.Asynchronous",
-    "Temporal.Synchrony",
+    *("Comparison.Concession", "Comparison.Contrast"),
+    *("Contingency.Cause", "Contingency.Condition", "Contingency.Pragmatic cause", "Contingency.Pragmatic condition"),
+    *("Expansion.Alternative", "Expansion.Conjunction", "Expansion.Instantiation", "Expansion.List"),
+    *("Expansion.Restatement", "Temporal.Asynchronous", "Temporal.Synchrony"),
 )
+_ONLY_EXPLICIT = ("Contingency.Condition", "Contingency.Pragmatic condition")
 _EXPLICIT = tuple(label for label in _PDTB_BOTH if label != "Contingency.Pragmatic cause")
-_IMPLICIT = tuple(
-    label for label in _PDTB_BOTH if label not in ("Contingency.Condition", "Contingency.Pragmatic condition")
-)
+_IMPLICIT = tuple(label for label in _PDTB_BOTH if label not in _ONLY_EXPLICIT)
 # NN, NS and SN say which side is the nucleus (N) and which the satellite (S).
 _RST_LABELS = (
     "NS-Explanation NS-Evaluation NN-Condition NS-Summary SN-Cause SN-Background NS-Background SN-Summary "
@@ -112,13 +102,7 @@ GLUE: dict[str, Entry] = {
         submission_names=("MNLI-m.tsv", "MNLI-mm.tsv"),
         submission_labels="text",
     ),
-    "qnli": _glue(
-        "qnli",
-        ("question", "sentence"),
-        _ENTAILMENT_FIRST,
-        "QNLI",
-        submission_labels="text",
-    ),
+    "qnli": _glue("qnli", ("question", "sentence"), _ENTAILMENT_FIRST, "QNLI", submission_labels="text"),
     "rte": _glue("rte", _PAIR, _ENTAILMENT_FIRST, "RTE", submission_labels="text"),
     "wnli": _glue("wnli", _PAIR, ("not_entailment", "entailment"), "WNLI"),
     # The diagnostic set has no training data. A model trained on MNLI answers it, with the prompt of MNLI.
