@@ -36,11 +36,8 @@ class DataCollatorForTasks(DataCollatorForSeq2Seq):
 
     Raises `ValueError` if the examples have no `input_ids` because they are not prepared.
 
-    >>> import tempfile
-    >>> from hf_depth import DataCollatorForTasks
-    >>> from hf_depth import train_tokenizer
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     tokenizer = train_tokenizer(["It rains."], 200, folder, allow_fewer=True)
+    >>> from hf_depth import DataCollatorForTasks, train_tokenizer
+    >>> tokenizer = train_tokenizer(["It rains."], vocab_size=200, allow_fewer=True)
     >>> examples = [{"input_ids": [5, 6, 1], "labels": [7, 1]}, {"input_ids": [5, 1], "labels": [1]}]
     >>> for name, values in DataCollatorForTasks(tokenizer)(examples).items():
     ...     print(name, values.tolist())

@@ -44,13 +44,9 @@ class TaskPreprocessor:
     input and target were cut off) and `num_cut_target_tokens` (how many of the target). `labels` holds the target and
     `</s>`, or nothing for an unlabeled example.
 
-    >>> import tempfile
-    >>> from hf_depth import add_sentence_tokens, get_task
-    >>> from hf_depth.tasks.preprocessing import TaskPreprocessor
-    >>> from hf_depth import train_tokenizer
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     tokenizer = train_tokenizer(["rte sentence1: It rains. sentence2: not_entailment"], 200, folder, True)
-    >>> tokenizer = add_sentence_tokens(tokenizer)
+    >>> from hf_depth import add_sentence_tokens, get_task, train_tokenizer
+    >>> text = "rte sentence1: It rains. sentence2: not_entailment"
+    >>> tokenizer = add_sentence_tokens(train_tokenizer([text], vocab_size=200, allow_fewer=True))
     >>> preprocessor = TaskPreprocessor(tokenizer, get_task("glue/rte"))
     >>> batch = preprocessor({"sentence1": ["It rains."], "sentence2": ["It is wet."], "label": [0]})
     >>> tokenizer.decode(batch["input_ids"][0])

@@ -65,13 +65,10 @@ class TaskSplits:
         statistics (`dict[str, dict[str, int]]`):
             The counts of [`~TaskSplits.prepare`] for each split, such as `{"rte train": {"examples": 2490, …}}`.
 
-    >>> import tempfile
-    >>> from hf_depth import TaskSplits, add_sentence_tokens
-    >>> from hf_depth import train_tokenizer
+    >>> from hf_depth import TaskSplits, add_sentence_tokens, train_tokenizer
     >>> rows = {"sentence1": ["It rains."] * 4, "sentence2": ["It is wet."] * 4, "label": [0, 1, 1, 0]}
     >>> splits = TaskSplits.from_datasets("glue/rte", {"train": Dataset.from_dict(rows)})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     tokenizer = train_tokenizer(splits.training_texts(), 200, folder, allow_fewer=True)
+    >>> tokenizer = train_tokenizer(splits.training_texts(), vocab_size=200, allow_fewer=True)
     >>> splits.prepare(add_sentence_tokens(tokenizer)).train_dataset().num_rows
     4
     >>> print(splits.preview(number=1).strip())

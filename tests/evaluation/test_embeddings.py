@@ -1,7 +1,7 @@
 """Embeddings of sentences: which states they are, what they depend on, and what is refused."""
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import sentence_embeddings
@@ -83,7 +83,3 @@ class EmbeddingsTest(parameterized.TestCase):
     def test_what_cannot_be_embedded_is_refused(self, kind, options, message):
         with self.assertRaisesRegex(ValueError, message):
             embed(kind, **({"texts": DOCUMENTS[0]} | options))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from helpers import load_script
 from hf_depth.errors import UserError
@@ -92,7 +92,3 @@ class RunProbeTest(parameterized.TestCase):
         with mock.patch.object(TaskTrainingArguments, "world_size", new_callable=mock.PropertyMock, return_value=2):
             with self.assertRaisesRegex(ValueError, "probe runs in one process, not in 2"):
                 TaskTrainingArguments("out", do_train=True, do_eval=True, prediction_mode="probe", use_cpu=True)
-
-
-if __name__ == "__main__":
-    absltest.main()
