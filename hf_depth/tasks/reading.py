@@ -459,14 +459,17 @@ def keep_rows(
         raise UserError(str(cause)) from cause
 
 
-def kept_splits(rows: Dataset) -> dict[str, Dataset]:
-    """Return the rows of each split. The column `split` names them; the rows of a split stand together."""
-    names = rows["split"][:]
+def keep_splits(
+    rows: Callable[..., Iterator[Mapping]], arguments: Mapping[str, Any], features: Mapping, cache_dir: str | None
+) -> dict[str, Dataset]:
+    """Return the rows of each split by [`keep_rows`]. The column `split` names it, and its rows stand together."""
+    kept = keep_rows(rows, arguments, Features({**features, "split": Value("string")}), cache_dir)
+    names = kept["split"][:]
     splits = {}
     for name in dict.fromkeys(names):
         start = names.index(name)
         # `select` of a range keeps the memory-mapped rows, and so a stable cache key.
-        splits[name] = rows.select(range(start, start + names.count(name))).remove_columns("split")
+        splits[name] = kept.select(range(start, start + names.count(name))).remove_columns("split")
     return splits
 
 

@@ -15,7 +15,7 @@ from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.config import TaskConfig
 from hf_depth.training.checkpoints.manifest import read_manifest
 from hf_depth.training.checkpoints.saving import write_model_manifest
-from tiny_tasks import QUESTIONS, RTE, SHORT_SENTENCES, rte_rows, task_dataset, trainer
+from tiny_tasks import QUESTIONS, RTE, SHORT_SENTENCES, rte_rows
 from tiny_training import tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -24,20 +24,6 @@ TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 class TaskPredictorTest(parameterized.TestCase):
     def predictor(self, kind="depth", task=RTE, **arguments):
         return TaskPredictor(tiny_model(kind), TOKENIZER, task, batch_size=3, **arguments)
-
-    @parameterized.parameters(("depth", "score_labels"), ("t5", "generate"))
-    def test_predictions_are_those_of_the_trainer(self, kind, prediction_mode):
-        rows = rte_rows(7)
-        with tempfile.TemporaryDirectory() as folder:
-            run = trainer(kind, folder, rows, prediction_mode=prediction_mode, max_steps=8)
-            run.train()
-            expected = run.predict(task_dataset(rows, kind=kind)).predictions
-        predictor = TaskPredictor(run.model, TOKENIZER, RTE, batch_size=3, prediction_mode=prediction_mode)
-        predictions = predictor(rows)
-        classes = [-1 if one["label"] is None else RTE.parse(one["label"]) for one in predictions]
-        self.assertEqual(classes, expected.label_ids.tolist())
-        if prediction_mode == "generate":
-            self.assertEqual([one["text"] for one in predictions], expected.texts)
 
     @parameterized.parameters("depth", "t5")
     def test_the_order_of_examples_and_their_labels_change_nothing(self, kind):
@@ -92,10 +78,10 @@ class TaskPredictorTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "`num_beams`: nothing is generated"):
             self.predictor(prediction_mode="score_labels")(list(rte_rows(1)), num_beams=2)
 
-    @parameterized.parameters("batch_size", "generation_max_length", "generation_num_beams")
-    def test_a_number_below_one_is_named(self, name):
-        with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
-            TaskPredictor(tiny_model("t5"), TOKENIZER, RTE, **{name: 0})
+    def test_a_number_below_one_is_named(self):
+        for name in ("batch_size", "generation_max_length", "generation_num_beams"):
+            with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
+                TaskPredictor(tiny_model("t5"), TOKENIZER, RTE, **{name: 0})
 
     def test_a_model_in_training_predicts_without_dropout(self):
         model = tiny_model("depth", dropout_rate=0.5)

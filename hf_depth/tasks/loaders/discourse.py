@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, Features, Value
+from datasets import Dataset, Value
 
 from ...data.corpus import HELD_OUT_PERCENTAGE, hold_out, load_corpus
 from ...data.sentences import LINES, SentenceSplitter, get_sentence_splitter
 from ...errors import UserError, listed
 from ...ranges import AT_LEAST_ONE, Range, check_ranges
-from ..reading import TaskFiles, file_argument, keep_rows, kept_splits, named_generator, read_splits, split_files
+from ..reading import TaskFiles, file_argument, keep_splits, named_generator, read_splits, split_files
 from ..spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -155,8 +155,8 @@ def load(
         "splitter": get_sentence_splitter(options.sentence_language),
     }
     features = {name: Value("string") for name in spec.text_column_name}
-    features |= {spec.label_column_name: Value("int64"), "document": Value("string"), "split": Value("string")}
-    splits = kept_splits(keep_rows(_rows, arguments, Features(features), files.cache_dir))
+    features |= {spec.label_column_name: Value("int64"), "document": Value("string")}
+    splits = keep_splits(_rows, arguments, features, files.cache_dir)
     return {split: splits[split] for split in ("train", "validation", "test") if split in splits}
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, List, Value
 
 from ...data.reading import file_version
 from ...errors import UserError, listed
 from ...ranges import AT_LEAST_ONE, NOT_NEGATIVE, check_ranges
-from ..reading import TaskFiles, keep_rows, kept_splits, named_generator
+from ..reading import TaskFiles, keep_splits, named_generator
 from ..spec import TaskSpec
 
 # Validation takes at most so many instances of a training task, and at most this share of them.
@@ -139,9 +139,9 @@ def load(
         "seed": split_seed,
         "length": length,
     }
-    columns = ("prompt", "instance", "references", "task", "category", "id", "split")
+    columns = ("prompt", "instance", "references", "task", "category", "id")
     features = {name: Value("string") for name in columns} | {"references": List(Value("string"))}
-    return kept_splits(keep_rows(_rows, arguments, Features(features), files.cache_dir))
+    return keep_splits(_rows, arguments, features, files.cache_dir)
 
 
 def read_task(path: str | os.PathLike) -> dict[str, Any]:
