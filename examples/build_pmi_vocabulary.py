@@ -1,6 +1,6 @@
 """
-Make a vocabulary of collocations for `pretrain_t5.py --pmi_vocab_file`: the n-grams of the training text, of two to
-five words, with the highest pointwise mutual information (PMI masking, arXiv 2010.01825).
+Make a vocabulary of collocations for `pmi_vocab_file` of `pretrain_t5.py --objective_options`. They are the n-grams of
+the training text, of two to five words, with the highest pointwise mutual information (PMI masking, arXiv 2010.01825).
 
     python examples/build_pmi_vocabulary.py --train_file texts.jsonl.gz --streaming --output_file runs/pmi.txt
 

@@ -56,11 +56,11 @@ class CompareArguments:
     )
     tasks: list[str] = HfArg(help="BENCHMARK/TASK, such as glue/rte.")
     output_dir: str = HfArg(help="Folder of the results, with a folder for each run.")
-    config: str | None = HfArg(default=None, help="Of the runs (default: the recipe of task or benchmark).")
+    config: str | None = HfArg(default=None, help="YAML file of the runs (default: the recipe of task or benchmark).")
     steps: list[int] | None = HfArg(default=None, help="Use only the checkpoints of these steps.")
     prediction_mode: str | None = HfArg(
         default=None,
-        help="Of all runs (default: that of the configuration); probe: frozen embeddings, without fine-tuning.",
+        help="For all runs (default: as configured); probe: frozen embeddings, without fine-tuning.",
         metadata={"choices": list(EVALUATION_MODES)},
     )
     seeds: list[int] = HfArg(default_factory=lambda: [42], help="Fine-tune once with each seed.")
@@ -290,7 +290,7 @@ def markdown(results: pd.DataFrame) -> str:
 
 def score_figure(results: pd.DataFrame) -> Any:
     """
-    A panel for each task with the score over the steps of pre-training: a line for each model, with bars of one
+    A panel for each task with the score over the steps of pre-training. Each model has a line, with bars of one
     standard deviation to both sides. A model at step 0 or with an unknown step is a horizontal dashed line.
     """
     from matplotlib.figure import Figure

@@ -38,18 +38,18 @@ class PairArguments:
     benchmark: str | None = HfArg(
         default=None, help="Instead of files: pairs of the Hub.", metadata={"choices": ["blimp"]}
     )
-    output_dir: str | None = HfArg(default=None, help="For results.json and predictions.json (those of BabyLM).")
+    output_dir: str | None = HfArg(default=None, help="For results.json and predictions.json (as BabyLM wants them).")
     model_revision: str = HfArg(default="main", help="Branch, tag or commit of the checkpoint.")
     score: str = HfArg(
         default="spans",
         help="Each span is a blank in turn, the difference is one blank, or what follows the common prefix.",
         metadata={"choices": ["spans", "difference", "prefix"]},
     )
-    span_length: int = HfArg(default=1, help="Of spans: tokens of a blank.")
+    span_length: int = HfArg(default=1, help="For spans: tokens of a blank.")
     max_pairs: int | None = HfArg(default=None, help="So many pairs of a file only.")
     batch_size: int = HfArg(default=64, help="Blanks of one forward pass.")
     random_weights: bool = HfArg(default=False, help="Score the same model with random weights, too.")
-    seed: int = HfArg(default=42, help="Of the random weights.")
+    seed: int = HfArg(default=42, help="Seed of the random weights.")
 
     def __post_init__(self):
         if (self.pairs is None) == (self.benchmark is None):
