@@ -136,7 +136,6 @@ def measure(
             "learning_rate": RATE,
             "lr_scheduler_type": "cosine",
             "warmup_steps": 0,
-            "weight_decay": 0.0,
             "max_grad_norm": CLIPPING,
             "optim": "adamw_torch_fused",
             "bf16": args.bf16,

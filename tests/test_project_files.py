@@ -45,15 +45,10 @@ def normalised(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def setup_options():
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg", encoding="utf-8")
-    return parser
-
-
 def declared_requirements():
     """Requirements of the package and of all its extras, as setup.cfg states them."""
-    parser = setup_options()
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
     lines = parser["options"]["install_requires"] + "".join(parser["options.extras_require"].values())
     return [Requirement(line) for line in lines.split("\n") if line.strip()]
 
@@ -188,8 +183,7 @@ class SlurmTest(parameterized.TestCase):
     """Runs the batch script with fakes of the commands of SLURM and of `accelerate`."""
 
     def run_script(self, *args, srun='while [[ $1 == --* ]]; do shift; done\nexec "$@"', script="pretrain", **more):
-        folder = TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
+        folder = self.enterContext(TemporaryDirectory())
         commands = {
             "srun": srun,
             "scontrol": 'if [ "$1" = requeue ]; then echo "$@" > "$RECORD.requeue"; else '
@@ -197,12 +191,12 @@ class SlurmTest(parameterized.TestCase):
             "accelerate": 'printf "%s\\n" "$@" > "$RECORD"',
         }
         for name, body in commands.items():
-            path = Path(folder.name, name)
+            path = Path(folder, name)
             path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
             path.chmod(0o755)
         environment = {
-            "PATH": f"{folder.name}{os.pathsep}{os.environ['PATH']}",
-            "RECORD": str(Path(folder.name, "record")),
+            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+            "RECORD": str(Path(folder, "record")),
             "SLURM_JOB_ID": "1234567",
             "SLURM_JOB_NODELIST": "node[7-8]",
             "SLURM_NNODES": "2",
@@ -225,8 +219,8 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual((launch.main_process_ip, launch.rdzv_backend), ("node7", "c10d"))
         self.assertBetween(launch.main_process_port, 20_000, 30_000)
         self.assertTrue((ROOT / launch.training_script).is_file())
-        types = script_arguments("examples/pretrain_t5.py")
-        parsed = parse_arguments(types, [*launch.training_script_args, "--use_cpu", "true"])
+        flags = [*launch.training_script_args, "--use_cpu", "true"]
+        parsed = parse_arguments(script_arguments("examples/pretrain_t5.py"), flags)
         values = {name: value for part in parsed for name, value in vars(part).items()}
         self.assertEqual((values["model_type"], values["dataset_name"]), ("depth", "allenai/c4"))
         self.assertEqual(values["max_steps"], 7)  # flags given to sbatch override those of the file
@@ -288,10 +282,8 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual(tuple(launch.training_script_args), args)
 
     def test_each_job_of_an_array_has_its_seed_and_folder(self):
-        array = {"SLURM_ARRAY_TASK_ID": "43", "SLURM_ARRAY_JOB_ID": "7"}
-        _, record = self.run_script(
-            "examples/configs/recipes/rte.yaml", script="fine_tune", SLURM_JOB_NAME="fine_tune", **array
-        )
+        array = {"SLURM_ARRAY_TASK_ID": "43", "SLURM_ARRAY_JOB_ID": "7", "SLURM_JOB_NAME": "fine_tune"}
+        _, record = self.run_script("examples/configs/recipes/rte.yaml", script="fine_tune", **array)
         flags = record.read_text(encoding="utf-8").splitlines()
         self.assertEqual(flags[-4:], ["--seed", "43", "--output_dir", "runs/fine_tune_7/seed-43"])
 
