@@ -313,8 +313,7 @@ def one_word_pairs(pieces: list[str], common: list[str], rank: dict[str, int], r
     for place in range(1, len(pieces) - 1):
         word, following = pieces[place], pieces[place + 1]
         for kind, others in OTHERS.items():
-            # "that" and "this" are determiners before a noun only: before a plain word that no verb follows at once.
-            if word in others:
+            if word in others:  # "that" may be a conjunction as well
                 yield row(kind, place, place + 1, [others[word]])
         if is_plain(word) and is_plain(following) and word != following:
             yield row("neighbours", place, place + 2, [following, word])
