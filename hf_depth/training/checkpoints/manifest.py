@@ -30,21 +30,21 @@ def list_files(folder: str | os.PathLike) -> list[str]:
     return sorted(path for path in paths if path != MANIFEST_FILE)
 
 
-def file_entry(path: Path, sync: bool = False) -> dict[str, Any]:
-    """Return size and SHA-256 of a file, as a manifest holds them. With `sync`, flush it to the disk as well."""
-    with path.open("rb+" if sync else "rb") as file:
-        if sync:
-            os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"size": file.tell(), "sha256": digest}
+def file_entries(
+    folder: str | os.PathLike, names: Iterable[str], sync: bool = False, threads: int = 4
+) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 of files of a folder by their relative paths. With `sync`, flush them to the disk as well."""
 
+    def entry(name: str) -> dict[str, Any]:
+        with Path(folder, name).open("rb+" if sync else "rb") as file:
+            if sync:
+                os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return {"size": file.tell(), "sha256": digest}
 
-def file_entries(folder: str | os.PathLike, paths: Iterable[str], sync: bool = False) -> dict[str, dict[str, Any]]:
-    """Return [`file_entry`] for several files of a folder by their relative paths, computed by several threads."""
-    paths = list(paths)
-    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the GIL
-        entries = pool.map(lambda path: file_entry(Path(folder, path), sync), paths)
-        return dict(zip(paths, entries, strict=True))
+    names = list(names)
+    with ThreadPoolExecutor(threads) as pool:  # hashing releases the GIL
+        return dict(zip(names, pool.map(entry, names), strict=True))
 
 
 def write_manifest(
@@ -73,24 +73,6 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
     return manifest | {"files": files}
 
 
-def damaged_file(folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """
-    Return which file is missing or has changed, and how; `None` if all files are as the manifest says. A file without
-    a hash is compared by its size.
-    """
-    for name, entry in files.items():
-        path = Path(folder, name)
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != entry["size"]:
-            return f"{name} has {path.stat().st_size:,} bytes instead of {entry['size']:,}"
-    hashed = [name for name, entry in files.items() if "sha256" in entry]
-    for name, found in file_entries(folder, hashed).items():
-        if found["sha256"] != files[name]["sha256"]:
-            return f"{name} has another content (SHA-256) than when it was written"
-    return None
-
-
 def write_sizes(folder: Path, step: int) -> None:
     """Write the manifest of a new checkpoint of this step, with the sizes of its files."""
     files = {}
@@ -103,7 +85,7 @@ def write_sizes(folder: Path, step: int) -> None:
 def add_hashes(folder: Path) -> None:
     """Flush the files of a checkpoint to the disk, and write their hashes into its manifest."""
     manifest = read_manifest(folder)
-    files = {name: file_entry(folder / name, sync=True) for name in manifest["files"]}
+    files = file_entries(folder, manifest["files"], sync=True, threads=1)  # training goes on beside it
     write_manifest(folder, **manifest | {"files": files})
     sync_folder(folder.parent)
 
@@ -111,7 +93,7 @@ def add_hashes(folder: Path) -> None:
 def damage(folder: str | os.PathLike) -> str | None:
     """
     Return what is wrong with a checkpoint or a final model; `None` if nothing is. The files must be those of the
-    manifest. Without one, as `Trainer` writes checkpoints, none may be empty.
+    manifest, by size where it has no hash yet. Without one, as `Trainer` writes checkpoints, none may be empty.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -120,9 +102,18 @@ def damage(folder: str | os.PathLike) -> str | None:
         manifest = read_manifest(folder)
     except ValueError as error:
         return str(error)
-    if manifest is not None:
-        return damaged_file(folder, manifest["files"])
-    if not (folder / STATE_FILE).is_file():
+    if manifest is None and not (folder / STATE_FILE).is_file():
         return f"it has no {STATE_FILE}"
-    empty = [name for name in list_files(folder) if (folder / name).stat().st_size == 0]
-    return f"{empty[0]} is empty" if empty else None
+    if manifest is None:
+        empty = [name for name in list_files(folder) if (folder / name).stat().st_size == 0]
+        return f"{empty[0]} is empty" if empty else None
+    files = manifest["files"]
+    for name, entry in files.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if (size := (folder / name).stat().st_size) != entry["size"]:
+            return f"{name} has {size:,} bytes instead of {entry['size']:,}"
+    for name, found in file_entries(folder, [name for name in files if "sha256" in files[name]]).items():
+        if found["sha256"] != files[name]["sha256"]:
+            return f"{name} has another content (SHA-256) than when it was written"
+    return None
