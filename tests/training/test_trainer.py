@@ -337,9 +337,7 @@ class PartsTest(TrainingTestCase):
 
     @parameterized.parameters(
         ({}, {}, {"max_length": 100}),
-        ({"generation_max_length": 9}, {"max_length": 7}, {"max_length": 7}),
         ({"generation_max_length": 9}, {"max_new_tokens": 5}, {"max_new_tokens": 5}),
-        ({"generation_config": GenerationConfig(max_new_tokens=5)}, {}, {}),
         ({"generation_config": GenerationConfig(max_length=5)}, {}, {"max_length": 5}),
     )
     def test_every_evaluation_generates_up_to_the_length(self, arguments, gen_kwargs, expected):
