@@ -194,10 +194,7 @@ class Objective(ABC):
         return PackedPreprocessor(preprocessor, self.length_bounds(), *limits)
 
     def collator(
-        self,
-        seed: int = 42,
-        padding: bool | str = "longest",
-        pad_to_multiple_of: int | None = None,
+        self, seed: int = 42, padding: bool | str = "longest", pad_to_multiple_of: int | None = None
     ) -> Collator:
         """
         The collator that corrupts what [`prepare`] returns, with the settings of this objective. What is drawn for an

@@ -175,11 +175,7 @@ def _load_mixture(mixture: Any, mixing: Mixing, shared: Mapping[str, Any]) -> di
 
 
 def _load_named(
-    dataset_name: str,
-    dataset_config_name: str | None,
-    text_column: str,
-    split: str | None,
-    **options: Any,
+    dataset_name: str, dataset_config_name: str | None, text_column: str, split: str | None, **options: Any
 ) -> dict[str, Documents]:
     """The splits of a data set on the Hub, or of a folder."""
     source = f"`dataset_name` {dataset_name!r}"

@@ -16,16 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .noise import (
-    Draw,
-    ExampleRandom,
-    Ragged,
-    copy_runs,
-    random_spans,
-    run_positions,
-    run_starts,
-    unit_spans,
-)
+from .noise import Draw, ExampleRandom, Ragged, copy_runs, random_spans, run_positions, run_starts, unit_spans
 from .noise_lengths import MAX_UNIT_LENGTH, check_enough_sentinels, depth_most_spans, depth_noise_counts
 
 

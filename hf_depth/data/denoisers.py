@@ -14,13 +14,7 @@ from ..errors import UserError
 from ..ranges import Range, check_ranges
 from ..yaml_files import load_yaml
 from .noise import Draw, ExampleRandom
-from .noise_lengths import (
-    MAX_NOISE_DENSITY,
-    MIN_NOISE_DENSITY,
-    Count,
-    noise_counts,
-    t5_input_and_target_lengths,
-)
+from .noise_lengths import MAX_NOISE_DENSITY, MIN_NOISE_DENSITY, Count, noise_counts, t5_input_and_target_lengths
 
 MAX_MEAN_LENGTH = 10_000  # of masked spans: a longer one is a single span, which has no mean length
 

@@ -318,11 +318,7 @@ def mix_examples(
 
 
 def join_sources(
-    split: str,
-    sources: Mapping[str, Any],
-    statistics: Mapping[str, Statistics | None],
-    mixing: Mixing,
-    seed: int,
+    split: str, sources: Mapping[str, Any], statistics: Mapping[str, Statistics | None], mixing: Mixing, seed: int
 ) -> tuple[Any, dict[str, Statistics]]:
     """
     A split of a mixture, given the examples of its sources: to train on one data set, to evaluate on several. With the

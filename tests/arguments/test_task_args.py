@@ -7,12 +7,7 @@ from absl.testing import parameterized
 
 from hf_depth import TaskTrainingArguments
 from hf_depth.arguments.model_args import FineTuningModelArguments
-from hf_depth.arguments.task_args import (
-    TaskArguments,
-    chosen_tasks,
-    model_tasks,
-    parse_task_arguments,
-)
+from hf_depth.arguments.task_args import TaskArguments, chosen_tasks, model_tasks, parse_task_arguments
 from hf_depth.errors import UserError
 from hf_depth.tasks.config import TaskConfig
 from hf_depth.tasks.loading import LOADERS
@@ -22,8 +17,7 @@ from tiny_tasks import QUESTIONS, RegistryTestCase
 
 class ChosenTasksTest(RegistryTestCase):
     @parameterized.parameters(
-        ("disco_eval", ["PDTB-E", "PDTB-E"], ["PDTB-E"]),
-        (None, ["rte", "glue/rte", "cola"], ["rte", "cola"]),
+        ("disco_eval", ["PDTB-E", "PDTB-E"], ["PDTB-E"]), (None, ["rte", "glue/rte", "cola"], ["rte", "cola"])
     )
     def test_a_task_under_several_names_is_taken_once(self, benchmark, names, expected):
         chosen = chosen_tasks(TaskArguments(benchmark=benchmark, dataset_name=names))

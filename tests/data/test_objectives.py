@@ -48,10 +48,7 @@ class ExtendedObjective(SpanCorruptionObjective):
 
 
 class ObjectiveTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (UndecoratedObjective, "mean_noise_span_length"),
-        (ExtendedObjective, "ratio"),
-    )
+    @parameterized.parameters((UndecoratedObjective, "mean_noise_span_length"), (ExtendedObjective, "ratio"))
     def test_settings_of_ones_own_that_would_be_left_out_are_an_error(self, objective, name):
         message = f"`{name}` of {objective.__name__} is no field, .*`@dataclass`.*`{name}: float = …`"
         with self.assertRaisesRegex(TypeError, message):
