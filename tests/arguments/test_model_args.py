@@ -84,7 +84,7 @@ class ModelArgumentsTest(parameterized.TestCase):
                 tokenizer = arguments.load_tokenizer()
             self.assertEqual(tokenizer is not None, has_tokenizer)  # otherwise one is trained
             self.assertLen(logs.output, 1 + has_tokenizer)
-            self.assertIn(f"is that of `--config_name {folder}`" if has_tokenizer else "begin", logs.output[-1])
+            self.assertIn(f"comes from `--config_name {folder}`" if has_tokenizer else "begin", logs.output[-1])
 
     @parameterized.parameters((None, None, 0.0), (None, 0.1, 0.1), ("google/t5", None, None), ("google/t5", 0.1, 0.1))
     def test_only_a_model_from_scratch_has_a_dropout_of_its_own(self, checkpoint, given, expected):

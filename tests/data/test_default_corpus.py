@@ -59,33 +59,34 @@ class PythonDocstringsTest(CorpusTestCase):
         self.assertIn("bad.py is left out", logs.output[0])
 
 
-class DefaultCorpusTest(parameterized.TestCase):
+class ProseTest(parameterized.TestCase):
+    def assert_prose(self, documents, markup='"|>>>|::=|[*=~-]{4}|  '):
+        for document in documents:
+            self.assertNotRegex(document["text"], markup)
+            self.assertRegex(document["title"], '^[^"`]+$')
+
+    def assert_no_paragraph_comes_twice(self, documents):
+        paragraphs = [line for document in documents for line in document["text"].splitlines()]
+        self.assertLen(set(paragraphs), len(paragraphs))
+
     def test_it_is_prose_of_several_sentences_from_many_modules_each_paragraph_once_in_a_part(self):
         corpus = load_corpus()
         documents = [document for documents in corpus.values() for document in documents]
         self.assertBetween(sum(len(document["text"]) for document in documents), 700_000, 1_500_000)
         self.assertGreater(len({document["source"] for document in documents}), 150)
         docstrings = [document for document in documents if document["source"] != "reference"]
-        paragraphs = [line for document in docstrings for line in document["text"].splitlines()]
-        self.assertLen(set(paragraphs), len(paragraphs))
-        for document in documents:
-            self.assertNotRegex(document["text"], '"|>>>|::=|[*=~-]{4}|  ')
-            self.assertRegex(document["title"], '^[^"`]+$')
+        self.assert_no_paragraph_comes_twice(docstrings)
+        self.assert_prose(documents)
         numbers = [len(get_sentence_splitter()(document["text"])) for document in docstrings]
         # Where a paragraph ends with what is an abbreviation too ("code.", "call."), nupunkt sees no end.
         num_short = sum(number < MIN_DOCSTRING_SENTENCES for number in numbers)
         self.assertLess(num_short, 0.01 * len(docstrings))
 
-
-class PythonReferenceTest(parameterized.TestCase):
-    def test_documents_are_prose_of_several_sentences_each_paragraph_once(self):
+    def test_documents_of_the_reference_are_prose_of_several_sentences_each_paragraph_once(self):
         documents = python_reference_documents()
         sentences = [get_sentence_splitter()(document["text"]) for document in documents]
         self.assertBetween(len(documents), 150, 300)
         self.assertGreaterEqual(min(map(len, sentences)), MIN_DOCUMENT_SENTENCES - 1)
         self.assertGreaterEqual(sum(map(len, sentences)), 1500)
-        for document in documents:
-            self.assertNotRegex(document["text"], '"|>>>|::=|[*=~-]{4}|  | \\[\\d+\\]|^\\s*[*•]|Changed in version')
-            self.assertRegex(document["title"], '^[^"`]+$')
-        paragraphs = [line for document in documents for line in document["text"].splitlines()]
-        self.assertLen(set(paragraphs), len(paragraphs))
+        self.assert_prose(documents, '"|>>>|::=|[*=~-]{4}|  | \\[\\d+\\]|^\\s*[*•]|Changed in version')
+        self.assert_no_paragraph_comes_twice(documents)

@@ -3,36 +3,21 @@ from itertools import islice
 
 import numpy as np
 from absl.testing import parameterized
-from datasets import Dataset, concatenate_datasets, interleave_datasets
+from datasets import Dataset, interleave_datasets
 from torch.utils.data import DataLoader
 
 from helpers import CorpusTestCase, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
 from hf_depth.data.mixture import Mixing, MixtureDataset, MixtureSource, mix_examples, read_sources
 from hf_depth.data.objectives import DepthObjective
-from hf_depth.data.preprocessing import Preprocessor
 from hf_depth.data.streams import ExampleStream
+from tiny_streams import Numbers, documents
 
 WEIGHTS = {"novels": 0.6, "news": 0.3, "letters": 0.1}
 
 
-class Numbers(Preprocessor):
-    """A preprocessor that makes an example of a document: the number that its text is."""
-
-    input_columns = ("text",)
-
-    def __call__(self, batch):
-        return {"input_ids": [np.array([int(text)]) for text in batch["text"]]}
-
-
 def stream(*sizes, buffer_size=16):
-    """A stream of files of so many documents, which are numbered from 0."""
-    bounds = np.cumsum([0, *sizes]).tolist()
-    files = [
-        Dataset.from_dict({"text": [str(number) for number in range(first, last)]}).to_iterable_dataset()
-        for first, last in zip(bounds, bounds[1:], strict=False)
-    ]
-    return ExampleStream(concatenate_datasets(files), Numbers(), buffer_size=buffer_size)
+    return ExampleStream(documents(*sizes), Numbers(), buffer_size=buffer_size)
 
 
 def table(size):

@@ -72,17 +72,6 @@ class KindsTest(CorpusTestCase):
                 self.assertEqual(self.texts(documents), TEXTS)
             server.shutdown()
 
-    def test_a_file_is_read_once_and_again_when_it_has_changed(self):
-        cached = []
-        for texts in (TEXTS, None, TEXTS[:2]):
-            if texts:
-                self.write("text.txt", "\n\n".join(texts))
-            corpus = self.load(train_file="text.txt", validation_split_percentage=0)
-            cached.append((corpus["train"].cache_files, corpus["train"]._fingerprint))
-        self.assertEqual(self.texts(corpus["train"]), TEXTS[:2])
-        self.assertEqual(cached[0], cached[1])
-        self.assertNotEqual(cached[0], cached[2])
-
 
 class FindTest(CorpusTestCase):
     def test_a_missing_file_is_named_with_those_near_to_it(self):

@@ -1,38 +1,15 @@
 from collections import Counter
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from absl.testing import parameterized
-from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
+from datasets import IterableDataset, interleave_datasets
 from torch.utils.data import DataLoader
 
-from hf_depth.data.preprocessing import Preprocessor
 from hf_depth.data.streams import ExampleStream
+from tiny_streams import Numbers, documents
 
 FILES = ([7, 20, 33], [5, 1, 9, 30, 2, 0, 8, 100])
-
-
-@dataclass
-class Numbers(Preprocessor):
-    """A preprocessor that makes an example of a document: the number that its text is."""
-
-    input_columns: tuple[str, ...] = ("text",)
-
-    def __call__(self, batch):
-        numbers = [np.array([int(text)]) for text in batch["text"] if text]
-        return {"input_ids": numbers, "num_cut_tokens": [0] * len(numbers)}
-
-
-def documents(*sizes):
-    """A stream of files of so many documents, which are numbered from 0."""
-    bounds = np.cumsum([0, *sizes]).tolist()
-    files = [
-        Dataset.from_dict({"text": [str(number) for number in range(first, last)]}).to_iterable_dataset()
-        for first, last in zip(bounds, bounds[1:], strict=False)
-        if last > first
-    ]
-    return concatenate_datasets(files)
 
 
 def numbers(examples):

@@ -99,16 +99,13 @@ class CheckSentenceTokensTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, re.escape(line)):
             check_sentence_tokens(model, TOKENIZER)
 
-    def test_a_depth_model_needs_a_tokenizer_with_sentence_tokens(self):
+    def test_a_model_has_sentence_tokens_and_a_row_for_each_token(self):
         with self.assertRaisesRegex(ValueError, r"no token `<sent_0>`: call `add_sentence_tokens\(tokenizer\)`"):
             check_sentence_tokens(tiny_depth_model(), tiny_tokenizer())
-
-    def test_each_token_needs_a_row_of_the_embeddings(self):
         size = len(TOKENIZER) - 1
-        model = T5ForConditionalGeneration(T5Config(**TINY, vocab_size=size))
         message = rf"`model.config.vocab_size` is {size}, .* has {size + 1} tokens, .*model_type=\"t5\""
         with self.assertRaisesRegex(ValueError, message):
-            check_sentence_tokens(model, TOKENIZER)
+            check_sentence_tokens(T5ForConditionalGeneration(T5Config(**TINY, vocab_size=size)), TOKENIZER)
 
 
 class LoadTokenizerTest(parameterized.TestCase):
