@@ -41,8 +41,8 @@ def told_name(name: str | None) -> str | None:
 
 def told_command(arguments: Sequence[str]) -> str | None:
     """
-    Return the command of a script, given `sys.argv`, without secrets, and with files, folders and addresses cut to
-    their names; `None` if no script was run, but a notebook or a test.
+    Return the command of a script, given `sys.argv`, without secrets. Files, folders and addresses are cut to their
+    names. `None` if no script was run, but a notebook or a test.
 
     >>> told_command(["/data/train.py", "--train_file=/data/novels.txt", "--base", "google/t5-v1_1-base"])
     'python train.py --train_file=novels.txt --base google/t5-v1_1-base'

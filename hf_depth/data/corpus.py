@@ -75,8 +75,8 @@ def load_corpus(
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): see [`load_files`].
         text_column (`str`, defaults to `"text"`): the column that holds the documents.
         streaming (`bool`, defaults to `False`): read the documents while training instead of before.
-        validation_split_percentage, split_seed (`float`, `int`): without validation data, the share of the
-            training documents to set apart (0 for none), and the seed of that choice, see [`hold_out`].
+        validation_split_percentage, split_seed (`float`, `int`): without validation data, the share of the training
+            documents to set apart (0 for none), and the seed of that choice, see [`hold_out`].
         split (`str`, *optional*): the only split of the data set to read, such as `"train[:10%]"` (not of a stream).
         dataset_mixture (`Sequence`, *optional*): several sources instead of one, see [`read_sources`].
         mixture_temperature, mixture_stopping_strategy (*optional*): how they are mixed, see [`Mixing`].

@@ -219,8 +219,8 @@ def _ordered_units(unit_lengths, sentence_lengths, num_sentences, order):
 def _closed(token_ids, lengths, pieces, counts, last, special_ids):
     """
     Inputs and targets with `</s>` at their ends, and sentinels in their order. `pieces` are kept and masked tokens of
-    each piece; `counts` masked tokens and spans of each example, `last` the indices of its last piece and of its last
-    span.
+    each piece, `counts` masked tokens and spans of each example. `last` has the indices of the last piece and of the
+    last span of each example.
     """
     (kept, noise), (num_noise, num_spans) = pieces, counts
     # Room for `</s>` behind the last piece of the input, and behind the last span of the target.

@@ -122,7 +122,7 @@ class _CorruptionCollator:
 
         Args:
             examples: with `input_ids`, token ids without special tokens, as a list or (faster) an array of shape
-                `(length,)`; for DEPTH also `sentence_lengths`, with `whole_units` also `unit_lengths`. `metadata_ids`
+                `(length,)`. DEPTH also needs `sentence_lengths`, `whole_units` needs `unit_lengths`. `metadata_ids`
                 stand before the input with `metadata_probability`; `stream_epoch` takes the place of the epoch.
 
         Returns:

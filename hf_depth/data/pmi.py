@@ -267,9 +267,9 @@ def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) ->
     Count the n-grams of a stream of texts, of one to five words without a punctuation mark or a line break among them.
     Returns for each length in words the counts of tuples of words, and the number of all n-grams.
 
-    Memory is bounded. When more than `max_counted` different n-grams of a length are held, the count of each is
-    lowered by one, and those without a count are dropped. A count may be too low, by the number of these times at
-    most. That number is logged, and is at most `total / max_counted`.
+    Memory is bounded. When more than `max_counted` different n-grams of a length are held, each count is lowered by
+    one, and those without a count are dropped. A count may be too low by the number of these times. That
+    number is logged, and is at most `total / max_counted`.
 
     Source: Misra and Gries (1982), "Finding repeated elements".
     """

@@ -1,9 +1,9 @@
 """
 Pre-tokenised shards: Arrow files of token ids, which are prepared once and read by any number of runs.
 
-    DIR/manifest.json            settings and versions; at the end also counts and the list of shards
-    DIR/tokenizer/               the tokenizer of the ids
-    DIR/train/text/00000.arrow   and so on, by split and source
+    DIR/manifest.json            Settings and versions; at the end also counts and the list of shards.
+    DIR/tokenizer/               The tokenizer of the ids.
+    DIR/train/text/00000.arrow   And so on, by split and source.
 
 A shard holds the examples of consecutive documents, in their order. The division does not depend on the number of
 processes. Each shard is renamed when it is whole, so that a killed preparation continues with the missing shards.

@@ -33,9 +33,9 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
             Only the first rows of a large batch are read, with 4 million weights in a layer.
 
     Returns:
-        `dict[str, float]`: in [0, 1] for each layer, such as `attention_entropy_cross_0` (decoder to encoder), and
-        `attention_entropy`, the least of all; NaN if no query has 8 keys. Weights of other shapes than (B, H, Q, K)
-        are left out.
+        `dict[str, float]`: in [0, 1] for each layer, such as `attention_entropy_cross_0` (decoder to encoder).
+        `attention_entropy` is the least of all, or NaN if no query has 8 keys. Weights of other shapes than
+        (B, H, Q, K) are left out.
 
     Source: Zhai et al. (2023), "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", arXiv
     2303.06296, section 3; here divided by the maximum.

@@ -149,7 +149,7 @@ def order_sentences(
         model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model, and its tokenizer.
         sentences (`Sequence[str]`, or several of them): at least two sentences of a document, or of each of several.
         num_beams (`int`, *optional*, defaults to 1):
-            1 takes the most probable sentence at each place; `n!` beams for `n` sentences find the best order of all.
+            1 takes the most probable sentence at each place. For `n` sentences, `n!` beams find the best order of all.
         num_arrangements (`int`, *optional*, defaults to 1):
             In how many orders the model reads a document: the one given, and others drawn by `seed`. The result is
             the order with the best mean probability over them, of those found from each.

@@ -143,8 +143,8 @@ class TaskPredictor:
             revision, token, cache_dir: as for `PreTrainedModel.from_pretrained`.
             kwargs: further arguments of [`TaskPredictor`], instead of those of the file.
 
-        Raises `ValueError` if the model has several tasks and none is chosen, or its folder names no task; `OSError`
-        if there is no such folder or repository, or the Hub cannot be reached.
+        Raises `ValueError` if the model has several tasks and none is chosen, or its folder names no task. Raises
+        `OSError` if there is no such folder or repository, or the Hub cannot be reached.
         """
         dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
         if dtype not in (torch.float32, torch.bfloat16):
@@ -195,8 +195,8 @@ class TaskPredictor:
             - `scores`, `best_label`: with `return_scores`, the log-probability of each label, and the label with the
               best one. A warning counts how often it is another than `label`: `generate()` chooses token by token.
 
-        Raises `ValueError` if an example lacks a column or it holds no text, or the task has no labels to score;
-        `FileNotFoundError` if there is no such file; `FloatingPointError` if a probability is not finite.
+        Raises `ValueError` if an example lacks a column or it holds no text, or the task has no labels to score.
+        Raises `FileNotFoundError` if there is no such file, `FloatingPointError` if a probability is not finite.
         """
         if generate_kwargs and self.prediction_mode == "score_labels":
             raise UserError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")

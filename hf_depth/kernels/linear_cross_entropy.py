@@ -22,7 +22,7 @@ def head_loss(
 ) -> tuple[torch.Tensor, ...] | None:
     """
     [`linear_cross_entropy`] of an output head. T5s call it as `head_loss`. `None` if the head is more than a weight: a
-    layer of PEFT, one with a bias or hooks, or a quantized, distributed or partitioned weight.
+    layer of PEFT, a bias, hooks, or a quantized, distributed or partitioned weight.
     """
     weight = getattr(head, "weight", None)
     is_plain = (

@@ -209,8 +209,8 @@ class TaskSplits:
         `datasets` maps the names of the task's splits (usually `train`, `validation`, `test`) to data sets with the
         columns of the task, such as a `DatasetDict`. For the other arguments see [`~TaskSplits.load`].
 
-        Raises `TypeError` if `datasets` does not map names to `datasets.Dataset`; `ValueError` if the task has no such
-        split or label, a column is missing, or a text is empty.
+        Raises `TypeError` if `datasets` does not map names to `datasets.Dataset`. Raises `ValueError` if the task has
+        no such split or label, a column is missing, or a text is empty.
         """
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
         (spec,) = _specs([task], lengths)

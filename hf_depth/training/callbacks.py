@@ -50,8 +50,9 @@ def evaluations_without_improvement(state: TrainerState) -> int:
 
 class RunTotals(TrainerCallback, ExportableState):
     """
-    What a run adds up from its first step on, in `trainer_state.json`. It has the sum of losses after `first_step`,
-    the state of the [`StepMonitor`], the counts of each source of a mixture, and how many workers read a stream.
+    What a run adds up from its first step on, in `trainer_state.json`. It has the sum of losses after `first_step`
+    and the state of the [`StepMonitor`]. It also has the counts of each source of a mixture, and how many workers read
+    a stream.
     """
 
     def __init__(self):

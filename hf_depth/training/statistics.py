@@ -315,8 +315,8 @@ def example_statistics(
     One row of [`STATISTICS`] per example; of packed rows, one per row with the sums over its examples. The shape is
     `(B, len(STATISTICS))`, the dtype float64.
 
-    `input_ids` and `attention_mask` are (B, S); `labels` with -100 for padding, `token_losses` (unweighted, 0 for
-    padding), `predictions` (the likeliest ids, for accuracies) and `decoder_segment_ids` (of packed rows) are (B, T).
+    `input_ids` and `attention_mask` are (B, S). All others are (B, T): `labels` with -100 for padding, `token_losses`
+    (unweighted, 0 for padding), `predictions` (the likeliest ids) and `decoder_segment_ids` (of packed rows).
     """
     counted, sentence = labels != -100, _is_given(labels, input_ids, config)  # (B, T)
     eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(sentence)
