@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import datasets
 import numpy as np
@@ -50,15 +49,17 @@ def compute_task_metrics(
     given = texts if predicted_ids is None else predicted_ids
     if given is None or len(given) != len(rows):
         raise UserError(f"Task {spec.name!r}: give a text, or a class, for each of the {len(rows)} examples.")
+    column = spec.label_column_name
+    if isinstance(rows, datasets.Dataset):  # to decode its other columns takes long
+        rows = rows.select_columns([name for name in (column, *GROUP_COLUMNS) if name in rows.column_names])
     if spec.labels is None:
-        return _free_form_metrics(spec, rows, texts)
+        return _free_form_metrics(spec, list(rows), texts)
     metrics = {}
     if texts is not None:
         predicted_ids = spec.parse_all(texts)
-        if len(rows):
+        if len(texts):
             metrics["unparsed_fraction"] = float(np.mean(predicted_ids == UNPARSED))
     predicted_ids = np.asarray(predicted_ids, dtype=np.int64)
-    rows = _columns(rows, [spec.label_column_name])
     reference_ids = np.array([spec.label_id(row) for row in rows], dtype=np.int64)
     known = reference_ids != UNLABELED
     if not known.any():
@@ -70,10 +71,8 @@ def compute_task_metrics(
             options = {"num_labels": spec.num_labels, "sample_weight": None}
             metrics[name] = metric.compute(predicted_ids, reference_ids, **options)
         elif metric.kind == "values":
-            values = np.array([spec.read_label(row.get(spec.label_column_name)) for row in rows], dtype=np.float64)[
-                known
-            ]
-            metrics[name] = metric.compute(spec.label_values(predicted_ids), values)
+            values = np.array([spec.read_label(row.get(column)) for row in rows], dtype=np.float64)
+            metrics[name] = metric.compute(spec.label_values(predicted_ids), values[known])
         else:  # exact_match: of classes, not of their texts, which may differ in punctuation alone
             metrics[name] = float(np.mean(predicted_ids == reference_ids))
     return metrics | _baselines(spec, reference_ids, train_label_ids)
@@ -114,8 +113,7 @@ def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Itera
 
 def _free_form_metrics(spec: TaskSpec, rows: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
     """Return scores over all examples and over those of each group."""
-    groups = [name for name in GROUP_COLUMNS if len(rows) and name in rows[0]]
-    rows = list(_columns(rows, [spec.label_column_name, *groups]))
+    groups = [name for name in GROUP_COLUMNS if rows and name in rows[0]]
     known = [(row, targets, text) for row, text in zip(rows, texts, strict=True) if (targets := spec.targets(row))]
     if not known:
         return {}
@@ -139,12 +137,6 @@ def _scores(metric: TaskMetric, texts, references, members: Mapping[str, Sequenc
         name: metric.compute([texts[index] for index in chosen], [references[index] for index in chosen])
         for name, chosen in members.items()
     }
-
-
-def _columns(rows: Any, names: Sequence[str]) -> Any:
-    """Leave out other columns of a data set: to decode all of them takes long."""
-    is_dataset = isinstance(rows, datasets.Dataset)
-    return rows.select_columns([name for name in names if name in rows.column_names]) if is_dataset else rows
 
 
 @dataclass
