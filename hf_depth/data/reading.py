@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets, load_dataset
-from datasets.table import CastError
 from datasets.utils.file_utils import xopen
 
 from ..credentials import without_credentials
@@ -32,7 +31,7 @@ from .columns import column_texts
 # | "NA", numbers, dates in a column of a CSV file | nothing, or no text | all cells are text |
 # | a row of a CSV file that is longer than the header | all columns move by one, if it is the first row | an error |
 # | an empty file among others | nothing | an error |
-# | columns that differ between files | an error about a cast; of CSV files, `None` | an error that says so |
+# | columns that differ between files | an error; of CSV files, `None` | an error that says so |
 # | a row that is no text | documents of numbers, lists or times | an error ([`column_texts`]) |
 # | a file that is not UTF-8, or no JSON | an error without the name of the file and the line | an error with both |
 # | a name with `[` or `*` | another file, or none | an error ([`check_literal_name`]) |
@@ -119,11 +118,6 @@ def is_local(file: str) -> bool:
 
 def _path(file: str) -> str:
     return file if is_local(file) else urlsplit(file).path
-
-
-def file_version(file: str | os.PathLike) -> tuple[int, int]:
-    """Size and time of a file: a changed file is read anew."""
-    return os.stat(file).st_size, os.stat(file).st_mtime_ns
 
 
 def open_file(file: str) -> io.BufferedIOBase:
@@ -249,7 +243,6 @@ def _explanation(kind: str, files: Sequence[str], error: Exception) -> str:
             return f"cannot read {place}: it is not UTF-8 ({problem}). Convert it, as by `iconv -f latin1`."
         except (ValueError, OSError, EOFError, zlib.error) as problem:
             return f"cannot read {place}: {str(problem).rstrip('.')}."
-    error = error.__cause__ or error  # as of a `DatasetGenerationError`
-    message = " ".join(str(error).split()).rstrip(".!") or "it is not there, or has no rows"
-    message += ". All files must have the same columns" if isinstance(error, CastError) else ""
+    # That of a `DatasetGenerationError` is what a builder said.
+    message = " ".join(str(error.__cause__ or error).split()).rstrip(".!") or "it is not there, or has no rows"
     return without_credentials(f"cannot read {', '.join(files[:3])}{', …' if files[3:] else ''} as {kind}: {message}.")

@@ -26,7 +26,6 @@ from ..data.reading import (
     check_literal_name,
     file_kind,
     file_names,
-    file_version,
     find_files,
     is_local,
     load_files,
@@ -439,6 +438,11 @@ def _has_row_numbers(dataset: Dataset) -> bool:
 
 
 # ---- Make -----------------------------------------------------------------------------------------------------------
+
+
+def file_version(file: str | os.PathLike) -> tuple[int, int]:
+    """Size and time of a file: a changed file is read anew."""
+    return os.stat(file).st_size, os.stat(file).st_mtime_ns
 
 
 def keep_rows(

@@ -17,10 +17,9 @@ from typing import Any
 
 from datasets import Dataset, List, Value
 
-from ...data.reading import file_version
 from ...errors import UserError, listed
 from ...ranges import AT_LEAST_ONE, NOT_NEGATIVE, check_ranges
-from ..reading import TaskFiles, keep_splits, named_generator
+from ..reading import TaskFiles, file_version, keep_splits, named_generator
 from ..spec import TaskSpec
 
 # Validation takes at most so many instances of a training task, and at most this share of them.
