@@ -60,10 +60,6 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
     `AutoTokenizer.from_pretrained`, which also reads a folder that holds nothing but `spiece.model`, the one file of
     T5's own vocabulary. Sentinels are not added to the `spiece.model` of an mT5, which has them.
 
-    Args:
-        name_or_path (`str` or `os.PathLike`): a folder, or a name on the Hub.
-        kwargs (*optional*): for `from_pretrained`.
-
     Raises:
         `ValueError`: if it cannot be read, or has no vocabulary. Transformers 5 makes an empty tokenizer of a folder
             with nothing but a model; it reads all text as `<unk>`.
@@ -220,10 +216,7 @@ def add_sentence_tokens(
     sentinels gets them, see [`add_sentinels`].
 
     With the T5 vocabulary the ids are 32100–32119 and 32120, which fit the 32,128 rows of a T5 embedding. Adding the
-    same tokens again changes nothing.
-
-    Args:
-        num_sentence_tokens (`int`, defaults to 20): the most sentences that an example can have.
+    same tokens again changes nothing. An example can have at most `num_sentence_tokens` sentences.
 
     Raises:
         `ValueError`: if the tokenizer has another number of sentence tokens, or has some of them with ids that do not
