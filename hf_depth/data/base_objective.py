@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
 Preprocessor = SpanCorruptionPreprocessor | DepthPreprocessor | PackedPreprocessor
-# What comes of a split: of a mixture, one data set to train on and several to evaluate on.
+# What comes of a split. A mixture gives one data set to train on and several to evaluate on.
 Examples = Dataset | ExampleStream | MixtureDataset | MixtureStream | dict[str, Dataset]
 Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
 

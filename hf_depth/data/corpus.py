@@ -253,7 +253,7 @@ def describe_source(
 ) -> dict[str, Any]:
     """
     What those files hold that a [`MixtureSource`], or the flags of a script, names by `file_arguments`. If it names
-    none, `dataset_content`: of a data set what each split holds, or the versions of Python's own documentation.
+    none, `dataset_content`: what each split of a data set holds, or the versions of Python's own documentation.
     """
     named = {name: file_names(getattr(source, name)) for name in file_arguments}
     files = {name: describe_all_files(name, files) for name, files in named.items() if files}

@@ -222,7 +222,7 @@ class _CorruptionCollator:
         return _flatten_parts(examples, "unit_lengths", lengths) if self.whole_units else None
 
     def _checked(self, num_examples: int, batch: Ragged) -> Ragged:
-        """What `_corrupt` returned; of a user's own, wrong lengths would let rows run into each other."""
+        """What `_corrupt` returned, checked: wrong lengths of a user's own would let rows run into each other."""
         token_ids, lengths = batch
         if len(lengths) != num_examples or lengths.sum() != len(token_ids):
             raise UserError(

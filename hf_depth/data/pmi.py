@@ -325,7 +325,7 @@ def build_pmi_vocabulary(
     max_counted: int = MAX_COUNTED,
 ) -> list[str]:
     """
-    The collocations of a corpus, which is read once and not held: of the n-grams of two to five words, those of the
+    The collocations of a corpus, which is read once and not held. They are the n-grams of two to five words with the
     highest [`pmi`]. For each length, they are in the order of their PMI; words are in lower case. At most `size` are
     kept: half of them bigrams, a quarter trigrams, an eighth of four and of five words each, as in the paper. Those
     that come less than `min_count` times are left out; `ValueError` if none is left.

@@ -60,7 +60,7 @@ def prepare_inputs(
 def _with_tokenizer(
     objective: Objective | type[Objective], tokenizer: PreTrainedTokenizerBase | None, model: Any
 ) -> Objective:
-    """An objective as it is; of a class one of default settings, with the tokenizer of the model."""
+    """An objective as it is. A class gives one with default settings and the tokenizer of the model."""
     if isinstance(objective, Objective):
         return objective
     if not (isinstance(objective, type) and issubclass(objective, Objective)):
@@ -79,7 +79,7 @@ def _with_tokenizer(
 
 
 def _prepared(dataset: Any, split: str, objective: Objective, args: TrainingArguments, seed: int) -> Any:
-    """A data set as it is, or what the objective makes of its text; of a stream to train on an endless one."""
+    """A data set as it is, or what the objective makes of its text. A stream to train on becomes endless."""
     name = "train_dataset" if split == "train" else "eval_dataset"
     if isinstance(dataset, list | tuple):
         if dataset and all(isinstance(row, Mapping) for row in dataset):

@@ -330,7 +330,7 @@ class PretrainingRun(Run):
 
 def first_examples(dataset: Any, number: int = 2) -> list[dict[str, Any]]:
     """
-    The first prepared examples; of a stream those before it is shuffled, of several data sets those of the first one.
+    The first prepared examples. A stream gives those before it is shuffled, several data sets those of the first one.
 
     >>> first_examples([{"input_ids": [5, 6]}, {"input_ids": [7]}, {"input_ids": [8]}])
     [{'input_ids': [5, 6]}, {'input_ids': [7]}]

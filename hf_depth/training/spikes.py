@@ -161,7 +161,7 @@ class StepMonitor(TrainerCallback):
         logger.log(level, f"{message} Examples: {path}")
 
     def _examples(self, step: int) -> dict[str, Any]:
-        """The indices in the data set of what this process has read for a step; of a stream nothing."""
+        """The indices in the data set of what this process has read for a step; none for a stream."""
         args, loader = self.trainer.args, self.trainer.callback_handler.train_dataloader
         sampler = innermost_sampler(loader)
         # The order of a plain sampler cannot be drawn again.

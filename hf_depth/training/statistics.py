@@ -312,7 +312,7 @@ def example_statistics(
     decoder_segment_ids: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
-    One row of [`STATISTICS`] per example; of packed rows, one per row with the sums over its examples. The shape is
+    One row of [`STATISTICS`] per example. A packed row has one row, with the sums over its examples. The shape is
     `(B, len(STATISTICS))`, the dtype float64.
 
     `input_ids` and `attention_mask` are (B, S). All others are (B, T): `labels` with -100 for padding, `token_losses`

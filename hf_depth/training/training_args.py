@@ -100,7 +100,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
     learning_rate: float | None = HfArg(
         default=None,
-        help="Peak (default of adamw_scale: 5e-3 from a checkpoint, 2e-2 from scratch; of AdamW 1e-4, 1e-3).",
+        help="Peak (default for adamw_scale: 5e-3 from a checkpoint, 2e-2 from scratch; for AdamW 1e-4, 1e-3).",
     )
     lr_scheduler_type: SchedulerType | str | None = HfArg(
         default=None,
@@ -116,7 +116,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         metadata={"choices": [*(name.value for name in OptimizerNames), *(name.value for name in OptimizerName)]},
     )
     adam_epsilon: float | None = HfArg(
-        default=None, help="Epsilon of AdamW and its kin (default: 1e-8; of adamw_scale 1e-6)."
+        default=None, help="Epsilon of AdamW and its kin (default: 1e-8; for adamw_scale 1e-6)."
     )
     allow_changed_arguments: bool = HfArg(
         default=False, help="Continue a checkpoint although its run had other data or settings."
@@ -298,7 +298,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
     probe_normalization: str = HfArg(
         default="standardize",
-        help="probe: of the embeddings, by the training examples.",
+        help="probe: scale the embeddings by those of the training examples.",
         metadata={"choices": ["standardize", "whiten", "none"]},
     )
     probe_read_together: bool = HfArg(
