@@ -72,7 +72,7 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
     told = {name: value for name, value in kwargs.items() if value is not None}
     told["tags"] = [*_as_list(content.tags), *_as_list(told.get("tags"))]
     content = trainer.card = replace(content, **told)
-    is_task = hasattr(trainer, "task_config")
+    is_task = trainer.is_of_tasks
     model, folder = trainer.accelerator.unwrap_model(trainer.model), Path(trainer.args.output_dir).resolve()
     revision = trainer.args.hub_revision if trainer.hub_model_id else None
     title = " ".join((trainer.hub_model_id or model_name or folder.name).split())
@@ -149,7 +149,7 @@ def _sections(trainer: Trainer, model: PreTrainedModel, language: str | None) ->
     data |= {f"{name}, seen in training": counts for name, counts in trainer.running.sources.items()}
     if language:
         data["sentences split by"] = f"{get_sentence_splitter(language).version}, language {language}"
-    if hasattr(trainer, "task_config"):
+    if trainer.is_of_tasks:
         settings = {"prediction_mode": args.prediction_mode} | settings
     elif has_sentence_tokens(model.config):
         settings["sentence_loss_coefficient"] = args.sentence_loss_coefficient
