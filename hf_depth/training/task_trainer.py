@@ -43,8 +43,6 @@ class TaskTrainer(DepthTrainer):
       number of processes.
 
     Args:
-        model: a DEPTH model, a T5 or another encoder-decoder.
-        args (`TaskTrainingArguments`): how to train and evaluate.
         data_collator: by default `DataCollatorForTasks(processing_class)`.
         train_dataset: prepared examples, as `TaskSplits.train_dataset` gives them.
         eval_dataset (`TaskDataset` or `Mapping[str, TaskDataset]`): as `TaskSplits.eval_dataset` gives it. The keys of
