@@ -191,7 +191,7 @@ class RefusalTest(LoadingTestCase):
 
     @parameterized.parameters(
         ("Bert", None, "'bert', which is no encoder-decoder. Name a checkpoint that `AutoModelForSeq2SeqLM`"),
-        ("Marian", "depth", "kind 'marian'; .* takes a mask for each pair .*Give `model_type=\"t5\"`"),
+        ("Marian", "depth", "kind 'marian', .* takes a mask for each pair .*Give `model_type=\"t5\"`"),
     )
     def test_another_architecture_is_refused_by_name(self, name, model_type, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -386,8 +386,9 @@ class ZeRO3Test(LoadingTestCase):
 
 
 class AttentionTest(parameterized.TestCase):
-    def test_a_saved_model_does_not_say_which_it_had(self):
-        model = load_model(None, TOKENIZER, attn_implementation="depth_flex", **TINY)
+    def test_layers_share_what_they_add_by_default_and_a_saved_model_does_not_say_so(self):
+        model = load_model(None, TOKENIZER, **TINY)
+        self.assertEqual(model.config._attn_implementation, "depth_sdpa")
         with TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             loaded = DepthForConditionalGeneration.from_pretrained(folder)

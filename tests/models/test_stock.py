@@ -219,7 +219,7 @@ class RefusalTest(parameterized.TestCase):
 
     def test_depth_of_a_family_without_it(self):
         config, tokenizer = FAMILIES["longt5"]
-        with self.assertRaisesRegex(ValueError, "no DEPTH model of the kind 'longt5';.* Give `model_type=\"t5\"`"):
+        with self.assertRaisesRegex(ValueError, "no DEPTH model of the kind 'longt5', .* Give `model_type=\"t5\"`"):
             load_model(config(), tokenizer(), model_type="depth")
 
     @parameterized.parameters("eos_token", "pad_token")
