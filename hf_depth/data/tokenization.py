@@ -176,7 +176,8 @@ def _explain_training_error(message: str, vocab_size: int) -> str:
     problem = f"A vocabulary of `vocab_size`={vocab_size} cannot be trained on this text"
     too_large = re.search(r"value <= (\d+)", message)
     if too_large:
-        return f"{problem}: it gives at most {int(too_large[1]) + NUM_SENTINELS} ids. Lower `vocab_size`, or add text."
+        most = int(too_large[1]) + NUM_SENTINELS
+        return f"{problem}: it gives at most {most} ids, without those for sentences. Lower `vocab_size`, or add text."
     too_small = re.search(r"smaller than required_chars. \d+ vs (\d+)", message)
     if too_small:
         return f"{problem}: its characters alone need {int(too_small[1]) + NUM_SENTINELS} ids. Raise `vocab_size`."
