@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets, load_dataset
 from datasets.utils.file_utils import xopen
 
@@ -30,6 +31,7 @@ from .columns import column_texts
 # | a text file without blank lines | one document (`sample_by="paragraph"`) | each line is a document |
 # | "NA", numbers, dates in a column of a CSV file | nothing, or no text | all cells are text |
 # | a row of a CSV file that is longer than the header | all columns move by one, if it is the first row | an error |
+# | two columns of a CSV file with one name | one of them | an error |
 # | an empty file among others | nothing | an error |
 # | columns that differ between files | an error; of CSV files, `None` | an error that says so |
 # | a row that is no text | documents of numbers, lists or times | an error ([`column_texts`]) |
@@ -158,7 +160,7 @@ def load_files(
         parts = [_load(kind, list(group), kept, cache_dir) for kept, group in groups]
     except Exception as error:  # each builder raises exceptions of its own
         raise UserError(f"`{argument}`: {_explanation(kind, files, error)}") from error
-    if any(set(part.column_names) != set(parts[0].column_names) for part in parts):
+    if len({frozenset(part.column_names) for part in parts}) > 1:
         raise UserError(f"`{argument}`: {listed(files)}: All files must have the same columns.")
     return concatenate_datasets(parts) if len(parts) > 1 else parts[0]
 
@@ -209,6 +211,8 @@ def _csv_columns(file: str) -> list[str]:
             f"the first row of {file} has {len(first)} cells, but there are {len(header)} columns: {listed(header)}. "
             "Separate columns by commas, and enclose a cell that holds a comma in quotation marks."
         )
+    if len(set(header)) < len(header):
+        raise UserError(f"{file} has several columns of one name: {listed(header)}. Rename all but one of them.")
     return header
 
 
@@ -230,9 +234,12 @@ def _stream(
 
 def _explanation(kind: str, files: Sequence[str], error: Exception) -> str:
     """Why a builder could not read files: which of them and in which line, or else what the builder says."""
-    for file in filter(is_local, files if kind != "parquet" else ()):
+    for file in filter(is_local, files):
         place = file
         try:
+            if kind == "parquet":
+                pq.read_metadata(file)
+                continue
             with open_file(file) as content:
                 for number, line in enumerate(content, start=1):
                     place = f"{file}, line {number}"

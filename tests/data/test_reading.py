@@ -139,6 +139,7 @@ class TrapsTest(CorpusTestCase):
     @parameterized.product(
         case=[
             ("text,y\na,1,2\nb,3,4\n", "the first row of .*a.csv has 3 cells, but there are 2 columns: 'text', 'y'"),
+            ("text,text\na,0\n", "a.csv has several columns of one name: 'text', 'text'. Rename all but one"),
             ("text,y\na,1\nb,3,4\n", "a.csv as csv: .* Expected 2 fields in line 3, saw 3"),
         ],
         streaming=[False, True],
@@ -204,7 +205,7 @@ class TrapsTest(CorpusTestCase):
             ("text.txt", CONTENTS["txt"].encode("utf-16"), "text.txt, line 1: it is not UTF-8"),
             ("text.jsonl", '{"text": "a"}\n\n{"text": "b\n', "text.jsonl, line 3: Invalid control character"),
             ("text.jsonl", '{"text": "a"}\n"b"\n', r"text.jsonl, line 2: it is no object such as {.text.: "),
-            ("text.parquet", b"no parquet", "text.parquet as parquet: "),
+            ("text.parquet", b"no parquet", "cannot read [^,]*text.parquet: Parquet magic bytes not found"),
             ("text.txt.gz", gzip.compress(b"text " * 100_000)[:-100], "text.txt.gz: .*end-of-stream"),
             ("text.doc", "x", "text.doc has an unknown extension. Known are .txt, .json, .jsonl, .csv, .parquet"),
         ],
@@ -213,8 +214,11 @@ class TrapsTest(CorpusTestCase):
     def test_what_cannot_be_read_is_named(self, case, streaming):
         name, content, message = case
         Path(self.path(name)).write_bytes(content.encode() if isinstance(content, str) else content)
+        good = [f"{number}.{name.partition('.')[2]}" for number in range(4 if "parquet" in name else 0)]
+        for other in good:
+            self.write(other, CONTENTS["parquet"])
         with self.assertRaisesRegex(ValueError, f"`train_file`: .*{message}"):
-            self.read(name, streaming=streaming)
+            self.read(*good, name, streaming=streaming)
 
     @parameterized.parameters(("a.doc", "unknown extension"), ("a.jsonl", "cannot read .* as json: "))
     def test_an_error_does_not_tell_the_credentials_of_an_address(self, name, message):
