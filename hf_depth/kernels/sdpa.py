@@ -4,7 +4,7 @@
 "sdpa" adds them in each layer, and keeps each sum for the backward pass: `batch x heads x queries x keys` numbers. On
 one CPU core, a training step of DEPTH takes 0.96 of the time (widths 256 and 384, 4 rows of 512 and 114 tokens). So it
 takes as long as one of T5. A base DEPTH with 128 such rows holds 10 GiB less in bfloat16, by calculation: it was not
-run on a GPU. Outputs and gradients have the same bits. A compiled model goes the way of "sdpa".
+run on a GPU. Outputs and gradients have the same bits. A compiled or traced model goes the way of "sdpa".
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ def depth_sdpa(
 ) -> tuple[torch.Tensor, None]:
     """An attention function of transformers. The layers of a stack share their mask and T5's position bias."""
     has_both = position_bias is not None and attention_mask is not None and attention_mask.dtype == torch.bool
-    if has_both and not torch.compiler.is_compiling():
+    if has_both and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
         known_mask, total = getattr(position_bias, "masked", (None, None))
         if known_mask is not attention_mask or total.dtype != query.dtype:
             with torch.no_grad():

@@ -1,5 +1,6 @@
 """The attention "depth_sdpa" has the bits of "sdpa", and one sum of mask and bias for all layers of a stack."""
 
+import io
 from unittest import mock
 
 import torch
@@ -37,3 +38,21 @@ class SdpaTest(parameterized.TestCase):
                 model(**batch, decoder_attention_mask=batch["labels"] != -100)
         self.assertLen(added, 6)
         self.assertLen({mask.data_ptr() for mask in added}, number)
+
+    @parameterized.parameters("depth", "t5")
+    def test_a_traced_model_can_be_saved(self, kind):
+        model, batch = model_of(kind, "depth_sdpa"), random_batch(7)
+        ids = batch["input_ids"], torch.ones_like(batch["input_ids"]), batch["labels"].clamp(min=0)
+
+        class Logits(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = model
+
+            def forward(self, *ids):
+                return self.model(*ids, use_cache=False, return_dict=False)[0]
+
+        with io.BytesIO() as file:
+            torch.jit.save(torch.jit.trace(Logits(), ids, check_trace=False), file)
+            file.seek(0)
+            torch.testing.assert_close(torch.jit.load(file)(*ids), Logits()(*ids))
