@@ -23,7 +23,13 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
 
-def load_yaml(text: str | bytes, source: str) -> Any:
+class TextLoader(_Loader):
+    """Leaves every scalar as the text that stands there."""
+
+    yaml_implicit_resolvers = {"<": [("tag:yaml.org,2002:merge", re.compile("<<$"))]}
+
+
+def load_yaml(text: str | bytes, source: str, loader: type[yaml.SafeLoader] = _Loader) -> Any:
     """
     What a YAML or JSON text holds; [`UserError`] that begins with `source`, the name of the text.
 
@@ -32,8 +38,8 @@ def load_yaml(text: str | bytes, source: str) -> Any:
     hf_depth.errors.UserError: run.yaml, line 2: expected ',' or ']', ...
     """
     try:
-        return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:  # whose own text has several lines
+        return yaml.load(text, loader)
+    except (yaml.YAMLError, ValueError) as error:  # a text of several lines, or a date that is none
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
         advice = ": put quotes round a text with a colon" if "mapping values are not allowed" in problem else ""

@@ -13,12 +13,11 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from ..errors import UserError, suggestion
-from ..yaml_files import load_yaml
+from ..errors import UserError, listed
+from ..yaml_files import TextLoader, load_yaml
 from .launch import stop
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
@@ -163,8 +162,13 @@ class ScriptParser(HfArgumentParser):
         place = f" (in {self.path})" if found[1].rpartition(".")[2] in self.file_flags else ""
         message = message[found.end() :]
         if choice := re.match(r"invalid choice: '(.*?)'", message):
-            names = filter(None, self._action(found[1]).choices)
-            message = f"{choice[0]}.{suggestion(choice[1], names, 'choices')}"
+            names = list(filter(None, self._action(found[1]).choices))
+            # `adamv` may mean any that begins with `adamw`.
+            cut = [name[: len(choice[1])] for name in names if choice[1]]
+            beginnings = difflib.get_close_matches(choice[1], set(cut), n=1)
+            meant = [name for name in names if name.startswith(tuple(beginnings))]
+            known = f"Did you mean {listed(meant)}?" if meant else f"The choices are: {listed(names)}."
+            message = f"{choice[0]}. {known}"
         raise UserError(f"argument `--{found[1]}`{place}: {message}")
 
     def _with_options(self, args: Sequence[str]) -> Iterator[str]:
@@ -246,7 +250,7 @@ def read_config(path: Path) -> dict[str, Any]:
     values = load_yaml(text, str(path))  # JSON is YAML
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold lines `argument: value`")
-    texts = yaml.load(text, yaml.BaseLoader)
+    texts = load_yaml(text, str(path), TextLoader)
     return {str(name): _plain(texts.get(str(name)), value) for name, value in values.items()}
 
 

@@ -234,13 +234,21 @@ class ErrorTest(ArgumentsTestCase):
     def test_the_nearest_choices_of_an_invalid_one_are_named(self):
         message = self.message(["--attn_implementation", "depth_flx"], (ModelArguments,))
         self.assertRegex(message, "invalid choice: 'depth_flx'. Did you mean 'depth_flex'")
+        message = self.message(["--optim", "adamv"], (Seq2SeqTrainingArguments,))
+        self.assertRegex(message, "invalid choice: 'adamv'. Did you mean 'adamw_torch', 'adamw_torch_fused', ")
         message = self.message(["--lr_scheduler_type", ""], (Seq2SeqTrainingArguments,))
         self.assertRegex(message, "invalid choice: ''. The choices are: 'linear', ")
+
+    def test_what_a_file_merges_into_it_stays_text(self):
+        text = "<<: {report_to: [none], eval_strategy: no, save_strategy: 'epoch'}\nsave_strategy: no\n"
+        (arguments,) = parse_arguments([Seq2SeqTrainingArguments], [self.config(text)])
+        self.assertEqual((arguments.eval_strategy, arguments.save_strategy), ("no", "no"))
 
     @parameterized.parameters(
         ("max_steps: 1\nlerning_rate: 1\n", r"`--lerning_rate`: did you mean `--learning_rate`\? \(in {}\)"),
         ("config_overrides: {d_modle: 64}", r"`--config_overrides.d_modle`: did you mean .* \(in {}\)"),
         ("config_overrides: 64", r"`--config_overrides` \(in {}\) takes a mapping, got '64'"),
+        ("config_overrides: {d_model: 2024-13-01}", r"error: {}: month must be in 1..12"),
         ("max_steps: abc\n", r"argument `--max_steps` \(in {}\): invalid int value: 'abc'"),
         ("max_steps: [1, 2]\n", r"argument `--max_steps` \(in {}\) takes one value, got a list"),
         ("max_steps: 1\nmax_steps: 2\n", "{}, line 2: 'max_steps' is given twice"),
