@@ -191,7 +191,8 @@ def order_sentences(
                 scores = _mean_scores(model, tokenizer, own_sources, several, orders, batch_size)
                 best = list(zip(scores, orders, strict=True))
             score, order = max(best)
-            in_order = [document[index] for index in order]
+            texts = list(document)  # a pandas.Series may count them otherwise
+            in_order = [texts[index] for index in order]
             results.append({"order": list(order), "sentences": in_order, "log_probability": score})
     return results[0] if is_single else results
 

@@ -211,4 +211,6 @@ def read_new_examples(examples: NewExamples, spec: TaskSpec, cache_dir: str | No
                 raise UserError(f"{place} {number}: the column {name!r} must hold text, but holds {texts[-1]!r:.80}.")
         instance = row.get(INSTANCE_COLUMN)
         instances.append(instance if isinstance(instance, str) else "")
-    return {INSTANCE_COLUMN: instances} | columns if any(instances) else columns
+    # In training, only a loader that makes prompts to fit keeps this column.
+    has_instances = get_loader(spec).counts_tokens and any(instances)
+    return {INSTANCE_COLUMN: instances} | columns if has_instances else columns

@@ -66,8 +66,9 @@ class TaskPreprocessor:
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
         self.version = self.version  # `datasets` hashes attributes of the instance, not of the class
-        self.max_source_length = self.max_source_length or self.spec.max_source_length
-        self.max_target_length = self.max_target_length or self.spec.max_target_length
+        for name in ("max_source_length", "max_target_length"):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(self.spec, name))
         if self.sentence_tokens is None:
             self.sentence_tokens = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
         # Each text needs a sentence of one token and two special tokens. Two more tokens close the input.

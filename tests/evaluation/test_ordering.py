@@ -5,6 +5,7 @@ import math
 import re
 from unittest import mock
 
+import pandas as pd
 import torch
 from absl.testing import parameterized
 from hypothesis import given, settings
@@ -86,6 +87,10 @@ class OrderSentencesTest(parameterized.TestCase):
             alone = order_sentences(model, TOKENIZER, document)
             self.assertEqual(result["order"], alone["order"])
             self.assertAlmostEqual(result["log_probability"], alone["log_probability"], delta=1e-4)
+
+    def test_a_series_is_ordered_as_a_list_whatever_its_index(self):
+        found = order_sentences(random_model(), TOKENIZER, pd.Series(SHORT[:3], index=[2, 0, 1]))
+        self.assertEqual(found, order_sentences(random_model(), TOKENIZER, SHORT[:3]))
 
     @parameterized.parameters(1, 3)
     def test_the_encoder_reads_a_document_once_however_many_orders_are_tried(self, num_beams):

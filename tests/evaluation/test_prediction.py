@@ -82,6 +82,8 @@ class TaskPredictorTest(parameterized.TestCase):
         for name in ("batch_size", "generation_max_length", "generation_num_beams"):
             with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
                 TaskPredictor(tiny_model("t5"), TOKENIZER, RTE, **{name: 0})
+        with self.assertRaisesRegex(ValueError, "`max_source_length` must be at least 8, got 0"):
+            TaskPredictor(tiny_model("t5"), TOKENIZER, RTE, max_source_length=0)
 
     def test_a_model_in_training_predicts_without_dropout(self):
         model = tiny_model("depth", dropout_rate=0.5)

@@ -54,6 +54,9 @@ class ColumnsTest(TaskFilesTestCase):
         both = kind([{"text": "Bad.", "review": "Good."}])
         self.assertEqual(read_new_examples(both, TONE), {"review": ["Good."]})
 
+    def test_a_column_with_the_name_of_the_end_of_prompts_is_left_out(self):
+        self.assertEqual(read_new_examples([{"review": "A good film.", "instance": "film."}], TONE).keys(), {"review"})
+
     @parameterized.parameters(list, iter)
     def test_texts_are_examples_of_a_task_with_one_column(self, kind):
         self.assertEqual(read_new_examples(kind(["Good.", "Bad."]), TONE), {"review": ["Good.", "Bad."]})
