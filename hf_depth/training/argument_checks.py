@@ -39,6 +39,7 @@ UNSUPPORTED = {
         ("bf16_full_eval", "fp16_full_eval"),
         ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
     ),
+    "restore_callback_states_from_checkpoint": ((False,), "callbacks of this package restore their states themselves"),
 }
 
 

@@ -148,3 +148,18 @@ def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Map
             f"is a {type(trainer.model).__name__}. Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens="
             f"{is_depth})` with the tokenizer of the model, or train the other kind of model."
         )
+
+
+def check_direction_of_metric(trainer: "DepthTrainer") -> None:
+    """Raise `ValueError` if `greater_is_better` contradicts the metric: the worst model would be kept."""
+    args, known = trainer.args, {"score": True}
+    name = (args.metric_for_best_model or "").removeprefix("eval_")
+    for key, dataset in by_name(trainer.eval_dataset).items():
+        own = {"loss": False, "unparsed_fraction": False}
+        own[dataset.spec.metric_to_optimize] = dataset.spec.greater_is_better
+        known |= {f"{key}_{metric}" if key else metric: own[metric] for metric in own}
+    if name in known and args.greater_is_better not in (known[name], None):
+        raise UserError(
+            f"`greater_is_better` is {args.greater_is_better}, but for the `metric_for_best_model` {name!r} "
+            f"{'more' if known[name] else 'less'} is better. Give `greater_is_better={known[name]}`."
+        )

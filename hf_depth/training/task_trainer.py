@@ -23,7 +23,7 @@ from ..tasks.spec import check_prediction_mode
 from ..tasks.splits import TaskSplits
 from .baselines import Scores, fit_baselines
 from .callbacks import EarlyStopping
-from .compatibility import EvaluationData, check_evaluation_data, check_examples
+from .compatibility import EvaluationData, check_direction_of_metric, check_evaluation_data, check_examples
 from .evaluation import by_name, generate, generation_settings
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
@@ -116,6 +116,7 @@ class TaskTrainer(DepthTrainer):
             check_examples(self, "train_dataset", train_dataset)
         if eval_dataset is not None:
             check_evaluation_data(self, eval_dataset)
+            check_direction_of_metric(self)
         if self.args.early_stopping_patience is not None:
             patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
             self.add_callback(EarlyStopping(patience, threshold))

@@ -29,6 +29,7 @@ class ArgumentsTest(parameterized.TestCase):
         ({"fp16": True, "skip_bad_batches": 1}, "`skip_bad_batches` is neither for `fp16`"),
         ({"hub_model_id": "a/b/c"}, "`hub_model_id` 'a/b/c' is no name of a repository: .*'namespace/repo_name'"),
         ({"bf16_full_eval": True}, "`bf16_full_eval` True is not supported: it rounds the weights"),
+        ({"restore_callback_states_from_checkpoint": True}, "`restore_callback_states_from_checkpoint` True is not"),
         ({"save_strategy": "best", "metric_for_best_model": "loss"}, "`save_strategy` best compares evaluations"),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` 0.1 is not supported: the trainers weight"),
     )

@@ -4,6 +4,7 @@ import functools
 import json
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -14,8 +15,10 @@ from huggingface_hub import ModelCard
 import tiny_tasks
 from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
 from hf_depth import TaskTrainer, TaskTrainingArguments, get_task
+from hf_depth.evaluation.metrics import METRICS
 from hf_depth.tasks.dataset import TaskDataset, name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
+from hf_depth.tasks.spec import METRIC_KINDS
 from hf_depth.training.checkpoints.resuming import best_checkpoint, is_finished, last_complete_checkpoint
 from hf_depth.training.model_card import CardContent
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer
@@ -275,6 +278,22 @@ class TrainingTest(TrainingTestCase):
             self.assertEqual(first.state.global_step, 2)
         resumed.train(resume_from_checkpoint=True)  # the checkpoint is that of the end
         self.assertEqual(resumed.state.global_step, 2)
+
+    @parameterized.parameters(
+        ({"metric_for_best_model": "mean_error"}, "is True, but for .*'mean_error' less is better"),
+        ({"metric_for_best_model": "eval_unparsed_fraction"}, "is True, but for .*'unparsed_fraction' less is better"),
+        ({"greater_is_better": False}, "is False, but for .*'score' more is better"),
+        ({"metric_for_best_model": "loss", "greater_is_better": True}, "is True, but for .*'loss' less is better"),
+    )
+    def test_the_worst_model_is_not_taken_for_the_best(self, arguments, message):
+        spec = dataclasses.replace(RTE, greater_is_better=False)  # as for an error rate
+        with mock.patch.dict(METRICS, mean_error=METRICS["accuracy"]), mock.patch.dict(METRIC_KINDS, mean_error="ids"):
+            spec = dataclasses.replace(spec, metric_names=("mean_error",), metric_to_optimize="mean_error")
+            evaluated = task_dataset(rte_rows(4), "t5", spec=spec)
+            steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+            steps |= {"load_best_model_at_end": True}
+            with self.assertRaisesRegex(ValueError, f"`greater_is_better` {message}. Give `greater_is_better="):
+                trainer("t5", self.folder, rte_rows(4), evaluated, **steps | arguments)
 
 
 class ProcessesTest(TrainingTestCase):
