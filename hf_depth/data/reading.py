@@ -81,6 +81,8 @@ def _find(argument: str, name: str) -> list[str]:
     files = [name] if os.path.isfile(name) else sorted(filter(os.path.isfile, glob.glob(name, recursive=True)))
     if not files:
         folder = Path(name).parent
+        if os.path.lexists(name):
+            raise FileNotFoundError(f"`{argument}`: {name!r} is no regular file, or a link to a missing one.")
         others = map(str, folder.iterdir()) if folder.is_dir() else []
         raise FileNotFoundError(
             f"`{argument}`: there is no file {name!r} (looked in {folder.resolve()}).{suggestion(name, others)}"

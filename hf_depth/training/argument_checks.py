@@ -1,13 +1,16 @@
 """Checks of training arguments which would otherwise train something else than was asked for, without a word."""
 
 import json
+import logging
 
 from huggingface_hub.utils import HFValidationError, validate_repo_id
-from transformers import TrainingArguments
+from transformers import SchedulerType, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range
+
+logger = logging.getLogger(__name__)
 
 # Ranges that transformers, torch and datasets do not check, or only after data and model are loaded.
 RANGES = {
@@ -79,6 +82,14 @@ def check_arguments(args: TrainingArguments) -> None:
         except HFValidationError as error:
             raise UserError(f"`hub_model_id` {args.hub_model_id!r} is no name of a repository: {error}") from error
     _check_trackers(args)
+    default = type(args).__dataclass_fields__["metric_for_best_model"].default
+    follows = args.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+    is_used = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST or follows
+    if args.metric_for_best_model not in (None, default) and not is_used:
+        logger.warning(
+            f"`metric_for_best_model` {args.metric_for_best_model} chooses no model: the run ends with the last "
+            "weights. Add `--load_best_model_at_end` and an `--eval_strategy`, or leave it out."
+        )
 
 
 def _check_trackers(args: TrainingArguments) -> None:

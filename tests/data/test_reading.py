@@ -78,6 +78,9 @@ class FindTest(CorpusTestCase):
         self.write("train.jsonl", CONTENTS["jsonl"])
         with self.assertRaisesRegex(FileNotFoundError, "`test_file`: there is no file .*Did you mean '.*train.jsonl'"):
             self.load(test_file="trian.jsonl")
+        Path(self.path("dangling.jsonl")).symlink_to("missing.jsonl")
+        with self.assertRaisesRegex(FileNotFoundError, "dangling.jsonl' is no regular file, or a link to a missing"):
+            self.load(test_file="dangling.jsonl")
         with self.assertRaisesRegex(FileNotFoundError, "there is no file '.*/no folder/x.txt'"):
             self.load(train_file="no folder/x.txt")
         with self.assertRaisesRegex(ValueError, "is a folder. Name its files"):
