@@ -425,7 +425,10 @@ def _wrong_labels(task: TaskSpec) -> Iterator[tuple[str, str]]:
             yield "labels", f"must be the numbers to predict, in steps of {step}, as texts."
         return
     if not isinstance(labels, Mapping) or list(labels) != list(range(len(labels))) or len(labels) < 2:
-        yield "labels", f"must be the texts of two or more classes: a list, or a mapping from 0, 1, … got {labels!r}."
+        yield (
+            "labels",
+            f"must be the texts of two or more classes: a list, or a mapping from 0, 1 and so on, got {labels!r}.",
+        )
     texts = list(labels.values())
     for number, text in labels.items():
         if not isinstance(text, str) or not text or text != text.strip():

@@ -174,6 +174,8 @@ def use_generation_config(trainer: "DepthTrainer", model: nn.Module) -> None:
     if trainer.args.generation_config is None:
         return
     generation = model.generation_config = trainer.load_generation_config(trainer.args.generation_config)
+    if generation.num_beams is not None and generation.num_beams < 1:  # `generate()` would divide by it
+        raise UserError(f"`num_beams` of `generation_config` must be at least 1, got {generation.num_beams}.")
     for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
         if getattr(generation, name) is None:
             setattr(generation, name, getattr(model.config, name, None))

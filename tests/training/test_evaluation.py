@@ -274,6 +274,10 @@ class StaticCacheTest(TrainingTestCase):
 
 
 class ConfigurationTest(TrainingTestCase):
+    def test_no_beams_are_refused_before_anything_is_trained(self):
+        with self.assertRaisesRegex(ValueError, "`num_beams` of `generation_config` must be at least 1, got 0"):
+            trainer("t5", self.folder, generation_config=GenerationConfig(num_beams=0))
+
     @parameterized.parameters(("depth", {}), ("t5", {"max_new_tokens": 8, "num_beams": 2}))
     def test_an_evaluation_leaves_the_configuration_of_the_model_as_it_is(self, kind, settings):
         constrains = {"constrain_sentence_order": kind == "depth"}
