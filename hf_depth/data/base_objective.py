@@ -252,6 +252,8 @@ class Objective(ABC):
     def _prepare(
         self, documents: Documents, preprocessor: Preprocessor, max_samples: int | None, **settings: Any
     ) -> Documents:
+        if max_samples is not None and max_samples < 1:
+            raise UserError(f"`max_samples` must be at least 1, got {max_samples}.")
         if isinstance(documents, IterableDataset):
             examples = prepare_dataset(documents, preprocessor)
             return examples if max_samples is None else examples.take(max_samples)

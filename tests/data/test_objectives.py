@@ -265,6 +265,12 @@ class PrepareSplitsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "`max_samples`: there is no split 'valid', only 'train'"):
             PrefixLMObjective(TOKENIZER).prepare_splits({"train": documents()}, max_samples={"valid": 3})
 
+    @parameterized.product(streaming=[False, True], number=[0, -1])
+    def test_max_samples_of_none_are_refused(self, streaming, number):
+        data = documents().to_iterable_dataset() if streaming else documents()
+        with self.assertRaisesRegex(ValueError, f"`max_samples` must be at least 1, got {number}"):
+            PrefixLMObjective(TOKENIZER).prepare_splits({"train": data}, max_samples={"train": number})
+
     def test_many_unknown_tokens_are_reported(self):
         with self.assertLogs("hf_depth.data.base_objective", "WARNING") as logs:
             SpanCorruptionObjective(TOKENIZER).prepare_splits({"train": documents(["читать письмо " * 20])})
