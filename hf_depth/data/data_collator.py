@@ -5,7 +5,7 @@ What a collator draws is a function of (seed, epoch, the example's own tokens). 
 workers and processes, nor on the batch that an example is part of and its place in it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -36,12 +36,12 @@ class _Handed(dict[str, torch.Tensor]):
 
     def __reduce__(self) -> tuple:
         # The collators write int64 and bool. What a user's own has added may be anything; torch has its way for it.
-        is_ours = {name: getattr(value, "dtype", None) in (torch.int64, torch.bool) for name, value in self.items()}
-        return _received, ({name: value.numpy() if is_ours[name] else value for name, value in self.items()},)
+        ours = {name for name, value in self.items() if getattr(value, "dtype", None) in (torch.int64, torch.bool)}
+        return _received, ({name: value.numpy() if name in ours else value for name, value in self.items()}, ours)
 
 
-def _received(batch: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
+def _received(batch: Mapping[str, Any], arrays: Collection[str]) -> dict[str, Any]:
+    return {name: torch.from_numpy(value) if name in arrays else value for name, value in batch.items()}
 
 
 @dataclass
@@ -164,7 +164,7 @@ class _CorruptionCollator:
             batch["num_tokens"] = np.add.reduceat(lengths, run_starts(batch["num_examples"]), dtype=np.int64)
         for name in counted:
             batch[name] = np.array([example.get(name, 0) for example in examples], dtype=np.int64)
-        return (dict if torch.utils.data.get_worker_info() is None else _Handed)(_received(batch))
+        return (dict if torch.utils.data.get_worker_info() is None else _Handed)(_received(batch, batch))
 
     def _check_columns(self, example: Mapping) -> None:
         missing = [name for name in self._columns if name not in example]

@@ -179,6 +179,7 @@ class ReproducibilityTest(parameterized.TestCase):
 
     def test_what_a_collator_of_ones_own_adds_comes_from_a_worker_as_it_is(self):
         added = {"names": ["a", "b"], "half": torch.ones(2, dtype=torch.bfloat16), "weight": torch.ones(2, 1), "n": 7}
+        added |= {"urls": np.array(["a", None])}
 
         class OwnCollator(DataCollatorForDepth):
             def __call__(self, examples):
@@ -191,7 +192,8 @@ class ReproducibilityTest(parameterized.TestCase):
         expected = collator(examples)
         self.assertEqual(list(batch), list(expected))
         for name, value in expected.items():
-            is_same = torch.equal(batch[name], value) if torch.is_tensor(value) else batch[name] == value
+            self.assertIs(type(batch[name]), type(value))
+            is_same = torch.equal(batch[name], value) if torch.is_tensor(value) else np.all(batch[name] == value)
             self.assertTrue(is_same, name)
 
     def test_so_does_the_copy_of_a_worker_that_is_no_fork_of_this_process(self):
