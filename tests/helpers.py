@@ -86,7 +86,8 @@ def load_script(path: str) -> ModuleType:
     """A script of the repository as a module; `path` is relative to the root."""
     specification = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    with mock.patch.object(sys, "path", [str((ROOT / path).parent), *sys.path]):  # as where it is run
+        specification.loader.exec_module(module)
     return module
 
 

@@ -138,16 +138,11 @@ class SpeedrunTest(parameterized.TestCase):
         self.assertBetween(row["hours_to_target"], 0, row["hours"])  # by the evaluation of step 2
 
 
-def load_benchmark(name):
-    with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
-        return load_script(f"benchmarks/{name}.py")
-
-
 class TransferTest(parameterized.TestCase):
     """benchmarks/transfer.py takes hours: here each measurement once, with models that learn nothing."""
 
     def test_all_parts_are_measured_and_reported_and_nothing_twice(self):
-        script, root = load_benchmark("transfer"), Path(self.enterContext(tempfile.TemporaryDirectory()))
+        script, root = load_script("benchmarks/transfer.py"), Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.enterContext(states_of_torch())
         size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
         changes = {"SIZE": size, "SIZES": dict.fromkeys(script.grid.SIZES, size), "VOCAB_SIZE": 600, "SEEDS": (0, 1)}
@@ -194,7 +189,7 @@ class TransferTest(parameterized.TestCase):
 class TrainStepTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.script = load_benchmark("train_step")
+        self.script = load_script("benchmarks/train_step.py")
         self.enterContext(states_of_torch())
 
     def test_a_side_that_does_other_work_is_named(self):

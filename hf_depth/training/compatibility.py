@@ -117,8 +117,7 @@ def check_evaluation_data(
                 "`split`."
             )
         check_installed(dataset.spec.metric_names)
-        if dataset.prepared is not None:  # it may have rows alone
-            check_examples(trainer, argument, dataset.prepared)
+        check_examples(trainer, argument, [{}] if dataset.prepared is None else dataset.prepared)  # rows alone
     check_prediction_mode([dataset.spec for dataset in named.values()], trainer.args.prediction_mode)
 
 
