@@ -142,7 +142,10 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
     The file holds one task, a list of tasks, or `benchmark: {task: {…}}`. A task without `benchmark` belongs to
     `"custom"`. Raises `ValueError` if the file is not YAML (names the line) or a field is wrong.
     """
-    content = load_yaml(Path(path).read_bytes(), str(path))
+    try:
+        content = load_yaml(Path(path).read_bytes(), str(path))
+    except OSError as error:
+        raise UserError(f"`task_file` {path} cannot be read: {error.strerror}.") from error
     try:
         return [register_task({"benchmark": CUSTOM_BENCHMARK} | entry) for entry in _entries_of(content)]
     except ValueError as error:

@@ -37,6 +37,7 @@ class ChosenTasksTest(RegistryTestCase):
         self.assertEqual([task.name for task in chosen], expected)
 
     @parameterized.parameters(
+        ({}, {"task_file": ["gone.yaml"]}, "`task_file` gone.yaml cannot be read: No such file or directory"),
         ({"name": "tone"}, {"benchmark": "glue"}, "`--benchmark glue` has no effect beside `--task_file`"),
         ({}, {"dataset_name": ["rte"], "sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
     )
