@@ -212,7 +212,12 @@ class TaskTrainer(DepthTrainer):
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
-        index = inputs.pop("index")  # by which each prediction finds its example
+        if "index" not in inputs:
+            raise UserError(
+                "The batches of `data_collator` have no `index`, by which each prediction finds its example. Pass on "
+                "that column of the examples, or build on `DataCollatorForTasks`."
+            )
+        index = inputs.pop("index")
         loss = self.batch_loss(model, inputs, ignore_keys) if "labels" in inputs else None
         if self._scores_labels():
             ids, mask, means = inputs["input_ids"], inputs["attention_mask"], self.args.length_normalize_scores

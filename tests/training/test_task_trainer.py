@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 
 import tiny_tasks
 from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
-from hf_depth import TaskTrainer, TaskTrainingArguments, get_task
+from hf_depth import DataCollatorForTasks, TaskTrainer, TaskTrainingArguments, get_task
 from hf_depth.evaluation.metrics import METRICS
 from hf_depth.tasks.dataset import TaskDataset, name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
@@ -201,6 +201,15 @@ class ArgumentsTest(TrainingTestCase):
             ValueError, f"`{argument}` was prepared with.* sentence tokens in 1 of 5 examples, but"
         ):
             self.build(kind, **{argument: mixed})
+
+    def test_a_collator_without_the_index_of_the_examples_is_refused_with_the_remedy(self):
+        inner = DataCollatorForTasks(tiny_tokenizer(True))
+
+        def collate(examples):
+            return {name: values for name, values in inner(examples).items() if name != "index"}
+
+        with self.assertRaisesRegex(ValueError, "`data_collator` have no `index`.*DataCollatorForTasks"):
+            self.build(data_collator=collate).evaluate()
 
     def test_two_data_sets_of_one_task_and_split_are_refused_with_the_remedy(self):
         trained = self.build()
