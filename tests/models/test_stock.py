@@ -75,8 +75,8 @@ class FamilyTest(TrainingTestCase):
         metrics = trainer.evaluate()
         self.assertTrue(0 < metrics["eval_loss"] < 20)
 
-    @parameterized.parameters("byt5", "longt5", "switch", "t5gemma2", "bart", "pegasus")
-    def test_fine_tuning_and_predictions(self, name):
+    @parameterized.parameters(*FAMILIES)
+    def test_eight_examples_are_learnt_saved_and_predicted(self, name):
         model, tokenizer = family(name)
         rows = dict.fromkeys(("train", "validation"), rte_rows(8))
         splits = TaskSplits.from_datasets("glue/rte", rows).prepare(tokenizer)
@@ -91,7 +91,7 @@ class FamilyTest(TrainingTestCase):
         )
         trainer.train()
         loss = trainer.evaluate()["eval_loss"]
-        self.assertLess(loss, 1.5)
+        self.assertLess(loss, 0.5)
         trainer.save_model()
         predictor = TaskPredictor.from_pretrained(self.folder)
         predicted = trainer.predict(splits.eval_dataset()).predictions
