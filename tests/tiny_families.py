@@ -89,4 +89,5 @@ FAMILIES = {
     "bart": family(bart_tokenizer, "bart", **BART),
     "mbart": family(tokenizer_without_sentinels, "mbart", **BART),
     "pegasus": family(pegasus_tokenizer, "pegasus", **BART),
+    "m2m_100": family(tokenizer_without_sentinels, "m2m_100", **BART),
 }

@@ -16,6 +16,7 @@ from hf_depth import (
     TaskSplits,
     TaskTrainer,
     TaskTrainingArguments,
+    add_sentence_tokens,
     load_model,
 )
 from hf_depth.data.tokenization import TextEncoder, add_mode_tokens, add_sentinels, sentinel_token_ids
@@ -30,18 +31,21 @@ TEXTS = Dataset.from_dict({"text": DOCUMENTS})
 OBJECTIVES = (SpanCorruptionObjective, PrefixLMObjective, MixtureOfDenoisersObjective)
 # One of each kind of loss, of start token and of vocabulary.
 SOME = ("longt5", "t5gemma", "bart", "mbart")
+WITHOUT_DEPTH = ("longt5", "switch")
 FAST = {"optim": "adamw_torch", "learning_rate": 2e-2, "lr_scheduler_type": "constant"}
 QUIET = {"use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "report_to": "none"}
 
 
-def family(name: str, modes: bool = False):
+def family(name: str, modes: bool = False, model_type: str = "t5"):
     """A tokenizer with sentinels, and a model of random weights."""
     config, tokenizer = FAMILIES[name]
     tokenizer = add_sentinels(tokenizer())
+    if model_type == "depth":
+        tokenizer = add_sentence_tokens(tokenizer)
     if modes:
         tokenizer = add_mode_tokens(tokenizer, ["[R]", "[S]", "[X]"])
     torch.manual_seed(0)
-    return load_model(config(), tokenizer), tokenizer
+    return load_model(config(), tokenizer, model_type=model_type), tokenizer
 
 
 def is_used(name: str) -> bool:
@@ -75,9 +79,11 @@ class FamilyTest(TrainingTestCase):
         metrics = trainer.evaluate()
         self.assertTrue(0 < metrics["eval_loss"] < 20)
 
-    @parameterized.parameters(*FAMILIES)
-    def test_eight_examples_are_learnt_saved_and_predicted(self, name):
-        model, tokenizer = family(name)
+    @parameterized.parameters(
+        *((name, "t5") for name in FAMILIES), *((name, "depth") for name in FAMILIES if name not in WITHOUT_DEPTH)
+    )
+    def test_eight_examples_are_learnt_saved_and_predicted(self, name, model_type):
+        model, tokenizer = family(name, model_type=model_type)
         rows = dict.fromkeys(("train", "validation"), rte_rows(8))
         splits = TaskSplits.from_datasets("glue/rte", rows).prepare(tokenizer)
         trainer = TaskTrainer(
