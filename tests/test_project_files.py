@@ -234,14 +234,14 @@ class SlurmTest(parameterized.TestCase):
 
     @parameterized.parameters(("exit 1", True), ("exit 85", True), ("exit 0", False))
     def test_the_job_passes_the_signal_on_and_requeues_itself_unless_the_run_is_over(self, end, is_requeued):
-        signalled = f"trap '{end}' USR1\nkill -USR1 $PPID\nwhile true; do sleep 0.1; done"
+        signalled = f"trap '{end}' USR1\nkill -USR1 $PPID\nfor i in {{1..600}}; do sleep 0.1; done"
         for script in ("pretrain", "fine_tune"):
             _, record = self.run_script(srun=signalled, script=script)
             self.assertEqual(record.with_suffix(".requeue").exists(), is_requeued, script)
 
     @parameterized.parameters(signal.SIGUSR1, signal.SIGTERM)
     def test_signals_are_passed_on_to_what_a_launcher_started(self, signum):
-        child = f"trap 'exit 7' {signum.name[3:]}; echo ready; while true; do sleep 0.1; done"
+        child = f"trap 'exit 7' {signum.name[3:]}; echo ready; for i in {{1..600}}; do sleep 0.1; done"
         launcher = f"bash -c {shlex.quote(child)} & wait $!"
         command = ["bash", ROOT / "examples/slurm/forward_signals.sh", "bash", "-c", launcher]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
