@@ -54,7 +54,10 @@ MAP_KINDS = ("map", "map_mixture", "shards", "shard_mixture")
 STREAMED_KINDS = ("stream", "packed", "mixture", "packed_mixture")
 PRETRAINED_KINDS = MAP_KINDS + STREAMED_KINDS
 KINDS = dict.fromkeys(PRETRAINED_KINDS, "pretrain_t5") | {"tasks": "fine_tune_t5"}
-MIXTURE = "name=texts,weight=0.6,train_file={0}/texts.txt name=more,weight=0.4,train_file={0}/more.txt"
+MIXTURE = (
+    "{{name: texts, weight: 0.6, train_file: {0}/texts.txt}}",
+    "{{name: more, weight: 0.4, train_file: {0}/more.txt}}",
+)
 FORK = multiprocessing.get_context("fork")
 SCRIPTS: dict[str, ModuleType] = {}  # imported once, before the forks
 KILLS_PER_RUN = 3
@@ -104,7 +107,7 @@ class Setting:
         if self.kind.startswith("shard"):
             values["tokenized_dataset_dir"] = data / ("mixed" if self.kind == "shard_mixture" else "shards")
         elif self.kind.endswith("mixture"):
-            values["dataset_mixture"] = MIXTURE.format(data).split()
+            values["dataset_mixture"] = [source.format(data) for source in MIXTURE]
         else:
             values["train_file"] = data / "texts.txt"
         return values
@@ -178,9 +181,8 @@ def write_data(folder: Path) -> None:
     tokenizer.save_pretrained(folder / "model")
     objective = DepthObjective(tokenizer, max_source_length=64, max_target_length=64)
     prepare_shards({"train": Dataset.from_dict({"text": texts})}, objective, folder / "shards", shard_size=600)
-    mixture = load_corpus(
-        dataset_mixture=MIXTURE.format(folder).split(), validation_split_percentage=0, cache_dir=folder / "cache"
-    )
+    sources = [source.format(folder) for source in MIXTURE]
+    mixture = load_corpus(dataset_mixture=sources, validation_split_percentage=0, cache_dir=folder / "cache")
     prepare_shards(mixture, objective, folder / "mixed", shard_size=600)
 
 

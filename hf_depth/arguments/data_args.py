@@ -77,7 +77,7 @@ class CorpusArguments:
     train_file: list[str] | None = HfArg(default=None, help="Files or globs: txt, json, jsonl, csv, parquet, or .gz.")
     validation_file: list[str] | None = HfArg(default=None, help="Likewise, for evaluation.")
     test_file: list[str] | None = HfArg(default=None, help="Likewise, for --do_predict.")
-    dataset_mixture: list[str] | None = HfArg(default=None, help="YAML file, or for each name=a,weight=1,train_file=…")
+    dataset_mixture: list[str] | None = HfArg(default=None, help="YAML file, or sources '{name: a, train_file: …}'.")
     mixture_temperature: float = HfArg(default=1.0, help="Sources are drawn by weight^(1/T); above 1 more evenly.")
     mixture_stopping_strategy: Literal[STOPPING_STRATEGIES] = HfArg(
         default="all_exhausted", help="When an epoch of a mixture ends, as for datasets.interleave_datasets."

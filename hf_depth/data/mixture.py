@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 Statistics = dict[str, int]  # of prepared examples, see `preprocessing.dataset_statistics`
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
-RANGES = {"weight": Range(above=0), "temperature": Range(above=0)}
 MOST_REPEATS = 100  # an epoch may have at most so many times the examples of all sources
 DRAWS_AT_ONCE = 1000  # each block of draws has its own generator
 
@@ -66,7 +65,7 @@ class MixtureSource:
                 "with_metadata, nor end in sentence, reconstruction or eosen, as metrics do."
             )
         with naming_source(self.name):
-            check_ranges(self, {"weight": RANGES["weight"]})
+            check_ranges(self, {"weight": Range(above=0)})
             if self.dataset_name is None and not self.train_file:
                 raise UserError("it has neither `dataset_name` nor `train_file`: name the text to train on.")
 
@@ -159,21 +158,6 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
     return MixtureSource(name, **given)
 
 
-def _key_values(text: str) -> dict[str, Any]:
-    """The fields of a source written as `key=value,…`. A key for files may occur several times."""
-    values: dict[str, Any] = {}
-    for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not value:
-            raise UserError(
-                f"`dataset_mixture`: {part!r} in {text!r} is no `key=value`. Give a value with a comma in a YAML file."
-            )
-        if key in values and not key.endswith("_file"):
-            raise UserError(f"`dataset_mixture`: {text!r} gives {key!r} twice.")
-        values[key] = [*file_names(values[key]), value] if key in values else value
-    return values
-
-
 # ---- How often each source is drawn ---------------------------------------------------------------------------------
 
 
@@ -200,7 +184,7 @@ class Mixing:
     stopping_strategy: str = "all_exhausted"
 
     def __post_init__(self):
-        check_ranges(self, {"temperature": RANGES["temperature"]}, "mixture_")
+        check_ranges(self, {"temperature": Range(above=0)}, "mixture_")
         if self.stopping_strategy not in STOPPING_STRATEGIES:
             raise UserError(
                 f"`mixture_stopping_strategy` must be one of {', '.join(STOPPING_STRATEGIES)}, got "

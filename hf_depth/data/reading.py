@@ -79,14 +79,12 @@ def _find(argument: str, name: str) -> list[str]:
     if os.path.isdir(name):
         raise UserError(f"`{argument}`: {name} is a folder. Name its files, for example '{name}/*.jsonl'.")
     files = [name] if os.path.isfile(name) else sorted(filter(os.path.isfile, glob.glob(name, recursive=True)))
+    if not files and os.path.lexists(name):
+        raise FileNotFoundError(f"`{argument}`: {name!r} is no regular file, or a link to a missing one.")
     if not files:
         folder = Path(name).parent
-        if os.path.lexists(name):
-            raise FileNotFoundError(f"`{argument}`: {name!r} is no regular file, or a link to a missing one.")
-        others = map(str, folder.iterdir()) if folder.is_dir() else []
-        raise FileNotFoundError(
-            f"`{argument}`: there is no file {name!r} (looked in {folder.resolve()}).{suggestion(name, others)}"
-        )
+        near = suggestion(name, map(str, folder.iterdir()) if folder.is_dir() else ())
+        raise FileNotFoundError(f"`{argument}`: there is no file {name!r} (looked in {folder.resolve()}).{near}")
     for file in files:
         check_literal_name(argument, file)
     return files
@@ -96,10 +94,8 @@ def check_literal_name(argument: str, name: str) -> None:
     """Stop on a file or folder whose path `datasets` takes for a glob, so that it would read other ones."""
     path = os.path.realpath(name)
     if os.path.exists(path) and glob.escape(path) != path:
-        raise UserError(
-            f"`{argument}`: the path {path} holds one of the characters [ * ?, so that `datasets` would read other "
-            "files. Rename it."
-        )
+        problem = f"the path {path} holds one of the characters [ * ?, so that `datasets` would read other files"
+        raise UserError(f"`{argument}`: {problem}. Rename it.")
 
 
 def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] = BUILDERS) -> str:
@@ -109,9 +105,8 @@ def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] =
         file, known = without_credentials(kinds[None]), ", ".join(builders)
         raise UserError(f"`{argument}`: {file} has an unknown extension. Known are {known}, most with .gz, too.")
     if len(kinds) > 1:
-        raise UserError(
-            f"`{argument}` mixes kinds of files, such as {' and '.join(kinds.values())}. Convert them to one kind."
-        )
+        both = " and ".join(kinds.values())
+        raise UserError(f"`{argument}` mixes kinds of files, such as {both}. Convert them to one kind.")
     return next(iter(kinds))
 
 
@@ -139,14 +134,10 @@ def load_files(
 ) -> Dataset | IterableDataset:
     """
     Read files of one kind, see the table of this module: the rows of all files, in their order. A text file has one
-    document in each row, in the column `text`; the cells of a CSV file are text. `ValueError` or `FileNotFoundError`
-    names the file and what is wrong with it, of a stream when it is read.
-
-    Args:
-        argument: what an error calls the files, such as `"train_file"`.
-        names: files or globs, or addresses with a protocol (`https://…`), which are downloaded.
-        streaming: read while iterating; each file is a shard.
-        text_column: the column that each row of a stream must have, with text in it.
+    document in each row, in the column `text`; the cells of a CSV file are text. `names` are files, globs, or
+    addresses with a protocol (`https://…`), which are downloaded. A stream has a shard for each file, and text in the
+    `text_column` of each row. `ValueError` or `FileNotFoundError` names the `argument`, the file and what is wrong
+    with it, of a stream when it is read.
     """
     files = find_files(argument, names)
     kind = file_kind(argument, files)

@@ -112,7 +112,7 @@ class ShardFolder:
 
     @property
     def counts(self) -> dict[str, dict[str, Statistics]]:
-        """The counts of each split and source: documents, examples, tokens, and what was dropped or cut."""
+        """By split and source, how many documents, examples and tokens there are, and what was dropped or cut."""
         return self.manifest["sources"]
 
     @property
@@ -145,8 +145,7 @@ class ShardFolder:
     def check(self, objective: Objective) -> None:
         """Raise `ValueError` if the objective would prepare other examples than the shards hold; names why."""
         now = _plan(objective, 0, {})
-        names = ("tokenizer", "settings")
-        changed = differences({name: self.manifest[name] for name in names}, {name: now[name] for name in names})
+        changed = differences(self.manifest, now, ("tokenizer", "settings"))
         if changed:
             raise UserError(
                 f"The shards in `tokenized_dataset_dir` {self.folder} were prepared with {', '.join(changed)}. Train "
@@ -264,10 +263,10 @@ def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences of two descriptions, such as `max_source_length 512 (now 256)`."""
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None) -> list[str]:
+    """The differences of two descriptions, in some names or in all, such as `max_source_length 512 (now 256)`."""
     found = []
-    for name in dict.fromkeys([*saved, *now]):
+    for name in names or dict.fromkeys([*saved, *now]):
         one, other = saved.get(name), now.get(name)
         if name == CONTENT and None in (one, other):
             continue
@@ -351,13 +350,13 @@ def prepare_shards(
     Traceback (most recent call last):
     hf_depth.errors.UserError: Shards are made from map-style data, but train is a stream: load it without `streaming`.
     """
-    parts = _documents_by_source(corpus, objective, text_column)
+    sources = _documents_by_source(corpus, objective, text_column)
     folder, plan = Path(folder), _plan(objective, shard_size, text or {})
     mixing = getattr(corpus.get("train"), "mixing", None)
     mixing = mixing and asdict(mixing)
     saved = _begun(folder)
     saved = None if overwrite else saved
-    changed = [] if saved is None else differences({name: saved.get(name) for name in plan}, plan)
+    changed = [] if saved is None else differences(saved, plan, plan)
     if changed:
         raise UserError(
             f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
@@ -371,9 +370,10 @@ def prepare_shards(
         objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # first: a manifest implies a tokenizer
     _write_manifest(folder, plan)
     shards, counts = {}, {}
-    for split, source, documents, column in parts:
-        writer = _ShardWriter(objective, documents, column, folder, f"{split}/{source}", plan, overwrite)
-        written = writer.write_all(num_proc)
+    for (split, source), (documents, column) in sources.items():
+        written = _ShardWriter(objective, documents, column, folder, split, source, plan, overwrite).write_all(
+            num_proc
+        )
         found = summed_statistics([shard.pop("counts") for shard in written.values()])
         counts.setdefault(split, {})[source] = found
         shards |= written
@@ -385,26 +385,27 @@ def prepare_shards(
 
 def _documents_by_source(
     corpus: Mapping[str, Dataset | Mapping[str, Dataset]], objective: Objective, text_column: str
-) -> list[tuple[str, str, Dataset, str]]:
-    """Return split, source, documents and text column of all documents."""
-    parts = []
+) -> dict[tuple[str, str], tuple[Dataset, str]]:
+    """The documents and their text column, by split and source."""
+    found = {}
     for split, documents in corpus.items():
-        is_mixture = isinstance(documents, DocumentMixture)
-        sources = dict(documents) if isinstance(documents, Mapping) else {SOURCE: documents}
-        for source, part in sources.items():
+        columns = {}
+        if isinstance(documents, DocumentMixture):
+            columns = {name: source.text_column for name, source in documents.sources.items()}
+        for source, part in (documents if isinstance(documents, Mapping) else {SOURCE: documents}).items():
             if not isinstance(part, Dataset):
                 raise UserError(
                     f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
                 )
-            column = documents.sources[source].text_column if is_mixture else text_column
-            with naming_source(source) if is_mixture else nullcontext():
+            column = columns.get(source, text_column)
+            with naming_source(source) if columns else nullcontext():
                 part, _ = readable_documents(part, column, objective.metadata_columns)
-            parts.append((split, source, part, column))
-    return parts
+            found[split, source] = part, column
+    return found
 
 
 class _ShardWriter:
-    """Writes the shards of a source that are missing or damaged; `place` is their folder."""
+    """Writes the shards of a source that are missing or damaged."""
 
     def __init__(
         self,
@@ -412,16 +413,20 @@ class _ShardWriter:
         documents: Dataset,
         text_column: str,
         folder: Path,
-        place: str,
+        split: str,
+        source: str,
         plan: Mapping[str, Any],
         overwrite: bool,
     ):
-        make = objective.training_preprocessor if place.startswith("train/") else objective.preprocessor
-        self.folder, self.place, self.overwrite = folder, place, overwrite
+        make = objective.training_preprocessor if split == "train" else objective.preprocessor
+        self.folder, self.place, self.overwrite = folder, f"{split}/{source}", overwrite
         self.preprocessor = make(text_column)
         self.unk_token_id = objective.tokenizer.unk_token_id
-        self.id_type = pa.uint16() if len(objective.tokenizer) <= 1 << 16 else pa.uint32()
-        self.plan = json.dumps([plan[name] for name in ("versions", "tokenizer", "settings")])
+        # Small integers in lists; a count outside of a list may be larger.
+        ids = pa.list_(pa.uint16() if len(objective.tokenizer) <= 1 << 16 else pa.uint32())
+        schema = self.preprocessor.features.arrow_schema
+        self.schema = pa.schema([item.with_type(ids) if pa.types.is_list(item.type) else item for item in schema])
+        self.plan = [plan[name] for name in ("versions", "tokenizer", "settings")]
         self.parent = os.getpid()
         joins = self.preprocessor.joins_documents
         self.documents_at_once = JOINED_DOCUMENTS_AT_ONCE if joins else DOCUMENTS_AT_ONCE
@@ -456,35 +461,26 @@ class _ShardWriter:
             os._exit(1)  # the parent was killed, and its successor does not wait for this process
         first = row["number"] * self.rows
         documents = self.documents[first : first + self.rows]
-        digest = hashlib.blake2b(self.plan.encode(), digest_size=16)
-        for values in column_values(documents, self.preprocessor.input_columns):
-            digest.update(json.dumps(values, default=str).encode())
+        content = json.dumps([self.plan, documents], default=str)
+        digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
         name = f"{self.place}/{row['number']:05}.arrow"
-        shard = None if self.overwrite else self._written(self.folder / name)
-        if shard is None or shard["digest"] != digest.hexdigest():
-            shard = self._write(self.folder / name, documents, digest.hexdigest())
+        shard = None if self.overwrite else _written(self.folder / name)
+        if shard is None or shard["digest"] != digest:
+            shard = self._write(self.folder / name, documents, digest)
         return {"name": name, "shard": json.dumps(shard)}
-
-    def _written(self, path: Path) -> Shard | None:
-        """The description of a shard in its file; `None` if the file is missing or damaged."""
-        try:
-            with pa.memory_map(str(path)) as file:
-                return json.loads(pa.ipc.open_stream(file).schema.metadata[SCHEMA_KEY])
-        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
-            return None
 
     def _write(self, path: Path, documents: dict[str, list], digest: str) -> Shard:
         number = len(documents[self.preprocessor.text_column])
         tables = []
         for start in range(0, number, self.documents_at_once):
             batch = {name: values[start : start + self.documents_at_once] for name, values in documents.items()}
-            tables.append(self._examples(self.preprocessor(batch)))
-        table = pa.concat_tables(tables)
+            tables.append(pa.Table.from_pydict(self.preprocessor(batch), schema=self.schema))
+        table = pa.concat_tables(tables).combine_chunks()
         dropped = number - pc.sum(table["num_documents"], min_count=0).as_py()
         counts = {"documents": number, "documents_dropped": dropped}
         counts |= dataset_statistics(Dataset(table), self.unk_token_id)
         shard = {"examples": len(table), "digest": digest, "counts": counts}
-        table = table.combine_chunks().replace_schema_metadata({SCHEMA_KEY: json.dumps(shard)})
+        table = table.replace_schema_metadata({SCHEMA_KEY: json.dumps(shard)})
         aside = path.with_name(f"_{path.name}.{os.getpid()}")
         with aside.open("wb") as file:
             with pa.ipc.new_stream(file, table.schema) as stream:
@@ -494,11 +490,11 @@ class _ShardWriter:
         os.replace(aside, path)
         return shard
 
-    def _examples(self, columns: dict[str, list]) -> pa.Table:
-        """Return the examples, with small integers in lists. (A count outside of a list may be larger.)"""
-        table = pa.Table.from_pydict(columns, schema=self.preprocessor.features.arrow_schema)
-        fields = [
-            field.with_type(pa.list_(self.id_type)) if pa.types.is_list(field.type) else field
-            for field in table.schema
-        ]
-        return table.cast(pa.schema(fields))
+
+def _written(path: Path) -> Shard | None:
+    """The description of a shard in its file; `None` if the file is missing or damaged."""
+    try:
+        with pa.memory_map(str(path)) as file:
+            return json.loads(pa.ipc.open_stream(file).schema.metadata[SCHEMA_KEY])
+    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
+        return None

@@ -148,12 +148,13 @@ class PassTest(parameterized.TestCase):
 
 class SourceTest(CorpusTestCase):
     @parameterized.parameters(
-        (["name=a,wieght=2,train_file=a.txt"], "'a': unknown key 'wieght'. Did you mean 'weight'?"),
-        (["name=a,weight=0,train_file=a.txt"], "'a': `weight` must be above 0, got 0"),
-        (["name=a,train_file=a.txt", "name=a,train_file=b.txt"], "several sources 'a'"),
-        (["train_file=a.txt"], "a source has no `name`"),
-        (["name=a"], "'a': it has neither `dataset_name` nor `train_file`"),
-        (["name=with_metadata,train_file=a.txt"], "'with_metadata' is no name for a source"),
+        (["{name: a, wieght: 2, train_file: a.txt}"], "'a': unknown key 'wieght'. Did you mean 'weight'?"),
+        (["{name: a, weight: 0, train_file: a.txt}"], "'a': `weight` must be above 0, got 0"),
+        (["{name: a, train_file: a.txt}", "{name: a, train_file: b.txt}"], "several sources 'a'"),
+        (["{train_file: a.txt}"], "a source has no `name`"),
+        (["{name: a}"], "'a': it has neither `dataset_name` nor `train_file`"),
+        (["{name: with_metadata, train_file: a.txt}"], "'with_metadata' is no name for a source"),
+        (["name=a,train_file=a.txt"], "'name=a,train_file=a.txt' is neither a file .* nor a source such as '{name: "),
         (["nowhere.yaml"], "'nowhere.yaml' is neither a file that can be read"),
         ([], "has no sources"),
     )
@@ -168,7 +169,7 @@ class SourceTest(CorpusTestCase):
             [MixtureSource("a", weight=2, train_file=["x.txt", "y.txt"])],
             {"name": "a", "weight": 2, "train_file": ["x.txt", "y.txt"]},
             ['{"name": "a", "weight": 2, "train_file": ["x.txt", "y.txt"]}'],
-            "name=a,weight=2,train_file=x.txt,train_file=y.txt",
+            "{name: a, weight: 2, train_file: [x.txt, y.txt]}",
             self.path("mixture.yaml"),
             [self.path("mixture.json")],
         ):

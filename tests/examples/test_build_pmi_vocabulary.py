@@ -34,7 +34,8 @@ class BuildTest(CorpusTestCase):
         sources = []
         for name, column in (("a", "text"), ("b", "body")):
             self.write(f"{name}.jsonl", (json.dumps({column: f"{name} {name}{name}."}) + "\n") * 5)
-            sources.append(f"name={name},weight=0.5,train_file={self.path(name + '.jsonl')},text_column={column}")
+            source = {"name": name, "weight": 0.5, "train_file": self.path(f"{name}.jsonl"), "text_column": column}
+            sources.append(json.dumps(source))
         files = ["--dataset_mixture", *sources, "--output_file", self.path("pmi.txt"), "--min_count", "2"]
         with contextlib.redirect_stdout(io.StringIO()):
             script.main([*files, "--validation_split_percentage", "0", *flags])

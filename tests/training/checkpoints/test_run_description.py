@@ -193,7 +193,7 @@ class DescribeRunTest(TrainingTestCase):
 
         def described():
             if mixed:
-                return self.describe(dataset_mixture=[f"name=a,weight=1,dataset_name={data}"], streaming=True)
+                return self.describe(dataset_mixture=[f"{{name: a, weight: 1, dataset_name: {data}}}"], streaming=True)
             return self.describe(dataset_name=str(data), streaming=True)
 
         name = "dataset_content of a" if mixed else "dataset_content"
@@ -229,7 +229,7 @@ class DescribeRunTest(TrainingTestCase):
             return loaded["dataset_mixture"][0].revision if mixed else loaded["revision"]
 
         self.enter_context(mock.patch("hf_depth.data.corpus.load_dataset_builder", builder))
-        source = {"dataset_mixture": ["name=a,weight=1,dataset_name=some/data"]} if mixed else None
+        source = {"dataset_mixture": ["{name: a, weight: 1, dataset_name: some/data}"]} if mixed else None
         saved = self.describe(**source or {"dataset_name": "some/data"}, streaming=True)
         saved = {name: value for name, value in saved.items() if name not in asdict(ObjectiveArguments())}
         del saved["script"]
@@ -341,14 +341,17 @@ class DescribeRunTest(TrainingTestCase):
         first, second = Path(self.folder, "one.txt"), Path(self.folder, "two.txt")
         first.write_text("It rains.")
         second.write_text("It snows.")
-        sources = [f"name=a,weight=2,train_file={first}", f"name=b,weight=1,train_file={second}"]
+        sources = [
+            f"{{name: a, weight: 2, train_file: {first}}}",
+            f"{{name: b, weight: 1, train_file: {second}}}",
+        ]
         saved = self.describe(dataset_mixture=sources)
         shutil.copy(first, Path(self.folder, "moved.txt"))
         for changes, difference in (
-            ({"dataset_mixture": [sources[0].replace("=2", "=3"), sources[1]]}, r"weight of a 2\.0 \(now 3\.0\)"),
+            ({"dataset_mixture": [sources[0].replace(": 2", ": 3"), sources[1]]}, r"weight of a 2\.0 \(now 3\.0\)"),
             ({"dataset_mixture": sources[::-1]}, r"mixture_sources \['a', 'b'\] \(now \['b', 'a'\]\)"),
             ({"dataset_mixture": sources, "mixture_temperature": 2.0}, r"mixture_temperature 1\.0 \(now 2\.0\)"),
-            ({"dataset_mixture": [sources[0], f"name=b,weight=1,train_file={first}"]}, "train_file of b"),
+            ({"dataset_mixture": [sources[0], sources[1].replace("two", "one")]}, "train_file of b"),
             ({"train_file": [str(first)]}, r"train_file None \(now"),
         ):
             with self.assertRaisesRegex(ValueError, difference):
