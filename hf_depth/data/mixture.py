@@ -93,14 +93,13 @@ def naming_source(name: str) -> Iterator[None]:
 
 def read_sources(mixture: Sequence[Any] | str | Path) -> list[MixtureSource]:
     """
-    Return the sources of a mixture. Each is a [`MixtureSource`], a mapping of its fields (also as JSON), or a text
-    like `"name=novels,weight=0.7,train_file=novels/*.jsonl.gz"`. The path of a YAML or JSON file stands for the
-    mappings in it. `ValueError` if a key is unknown, a value is out of range, a name occurs twice, or only some
-    sources have a weight.
+    Return the sources of a mixture. Each is a [`MixtureSource`], or a mapping of its fields, also as a text in YAML or
+    JSON. The path of such a file stands for the mappings in it. `ValueError` if a key is unknown, a value is out of
+    range, a name occurs twice, or only some sources have a weight.
 
-    >>> read_sources(["name=a,weight=0.7,train_file=a.txt", "name=b,train_file=b.txt"])  # doctest: +ELLIPSIS
+    >>> read_sources(["{name: a, weight: 0.7, train_file: a.txt}", "{name: b, train_file: b.txt}"])
     Traceback (most recent call last):
-    hf_depth.errors.UserError: `dataset_mixture`: 'b' has no `weight`, but 'a' has one. Give all ...
+    hf_depth.errors.UserError: `dataset_mixture`: 'b' has no `weight`, but 'a' has one. Give it to all or to none.
     """
     items = [mixture] if isinstance(mixture, (str, Path, Mapping, MixtureSource)) else mixture
     sources = [source for item in items for source in _sources_of(item)]
@@ -112,10 +111,9 @@ def read_sources(mixture: Sequence[Any] | str | Path) -> list[MixtureSource]:
             raise UserError(f"`dataset_mixture` has several sources {name!r}. Give each a name of its own.")
     weighted = {source.weight is not None: source.name for source in sources}
     if len(weighted) > 1:
-        raise UserError(
-            f"`dataset_mixture`: {weighted[False]!r} has no `weight`, but {weighted[True]!r} has one. Give all "
-            "sources a weight, or none."
-        )
+        one, other = weighted[False], weighted[True]
+        problem = f"{one!r} has no `weight`, but {other!r} has one. Give it to all or to none."
+        raise UserError(f"`dataset_mixture`: {problem}")
     return sources
 
 
@@ -125,16 +123,14 @@ def _sources_of(item: Any) -> list[MixtureSource]:
     if isinstance(item, Mapping):
         return [_source(item)]
     text = str(item)
-    if text.lstrip().startswith("{"):  # JSON, which is YAML
+    if text.lstrip().startswith("{"):
         return [_source(load_yaml(text, f"`dataset_mixture`: {text}"))]
-    if "=" in text and not Path(text).is_file():
-        return [_source(_key_values(text))]
     try:
         content = load_yaml(Path(text).read_bytes(), f"`dataset_mixture`: {text}")
     except OSError as error:
         raise UserError(
             f"`dataset_mixture`: {text!r} is neither a file that can be read ({error.strerror}) nor a source such as "
-            "name=novels,weight=0.7,train_file=novels/*.jsonl.gz."
+            "'{name: novels, weight: 0.7, train_file: novels/*.jsonl.gz}'."
         ) from error
     if not isinstance(content, list) or not all(isinstance(values, Mapping) for values in content):
         raise UserError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
