@@ -60,15 +60,14 @@ class Objective(ABC):
             are masked, see [`add_sentinels`]: load the model after that.
         max_source_length (`int`, defaults to 512): longest encoder input in tokens, special tokens included.
         max_target_length (`int`, *optional*): longest target in tokens; by default what the longest input needs.
-        packing (`bool`, defaults to `False`): put several training examples into one row. Each is corrupted and
-            learned from as if it stood alone, but less of a batch is padding.
+        packing (`bool`, defaults to `False`): put several training examples into one row, each as if it stood alone.
         packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row; by default those of one
             example, for DEPTH of two. Two of its windows of whole sentences rarely fit into one.
         metadata_columns (`Sequence[str]`, *optional*): columns of the documents that the encoder reads before some of
             the examples, see [`metadata_prefix`]: never masked, and in no target.
         metadata_probability (`float`, defaults to 0.5): with which an example has its metadata, drawn at every visit.
-        max_metadata_length (`int`, defaults to 64): most tokens of metadata. With metadata, the text of an example is
-            by so many tokens shorter than `max_source_length`, whatever metadata it has.
+        max_metadata_length (`int`, defaults to 64): most tokens of metadata. The text of each example leaves room for
+            them.
 
     Raises:
         `ValueError`: for values out of range, or if an example can have more masked spans than there are sentinels.
@@ -196,11 +195,7 @@ class Objective(ABC):
     def collator(
         self, seed: int = 42, padding: bool | str = "longest", pad_to_multiple_of: int | None = None
     ) -> Collator:
-        """
-        The collator that corrupts what [`prepare`] returns, with the settings of this objective. What is drawn for an
-        example depends on `seed`, the epoch and its tokens. `padding` is `"longest"`, or `"max_length"` for static
-        shapes.
-        """
+        """The collator of what [`prepare`] returns. `padding` is `"longest"`, or `"max_length"` for static shapes."""
         taken = {item.name for item in fields(self.collator_class)}
         arguments = {item.name: getattr(self, item.name) for item in fields(self) if item.name in taken}
         if self.name in self.collator_class.objectives:
@@ -220,14 +215,9 @@ class Objective(ABC):
         packing: bool | None = None,
     ) -> Documents:
         """
-        Cut documents into examples of token ids. They are not corrupted yet: the collator draws that at every visit.
-
-        Args:
-            documents: one document per row, map-style or streamed.
-            text_column: the column that holds them.
-            max_samples: stop at so many examples (or packed rows).
-            num_proc, overwrite_cache, desc: of `datasets.map`, for map-style data.
-            packing: by default as the objective says. Give `False` for data to evaluate on.
+        Cut documents, map-style or streamed, into at most `max_samples` examples of token ids (or packed rows). They
+        are not corrupted yet: the collator draws that at every visit. Give `packing=False` for data to evaluate on;
+        `num_proc`, `overwrite_cache` and `desc` are of `datasets.map`, for map-style data.
 
         Returns:
             A data set of the same kind with the columns `input_ids`, `num_cut_tokens`, for DEPTH `sentence_lengths`,
@@ -243,8 +233,9 @@ class Objective(ABC):
                 '`objective.prepare_splits(corpus)`; make a data set of texts by `Dataset.from_dict({"text": texts})`.'
             )
         preprocessor = (self.preprocessor if packing is False else self.training_preprocessor)(text_column)
-        settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache, "desc": desc}
-        examples = self._prepare(documents, preprocessor, max_samples, **settings)
+        examples = self._prepare(
+            documents, preprocessor, max_samples, num_proc=num_proc, overwrite_cache=overwrite_cache, desc=desc
+        )
         if isinstance(examples, Dataset):
             self._reported(examples, "prepared")
         return examples
@@ -285,15 +276,14 @@ class Objective(ABC):
         """
         [`prepare`] each split of a corpus for a run. What comes of it is logged and checked.
 
-        A stream to train on is an [`ExampleStream`]. With `max_samples`, and to evaluate on, a stream is read into
-        memory. Sources of a mixture are prepared one by one; those to train on are mixed, see [`mix_examples`].
+        A stream to train on is an [`ExampleStream`] with this `seed`, `shuffle_buffer_size` and `whole_shards`. With
+        `max_samples`, and to evaluate on, a stream is read into memory. Sources of a mixture are prepared one by one;
+        those to train on are mixed, see [`mix_examples`].
 
         Args:
             corpus: splits `train`, `validation`, `test` (or some of them), see [`load_corpus`].
             max_samples: the most examples of each split, of a mixture from each source.
             main_process_first: makes the context in which one process prepares before the others.
-            seed, shuffle_buffer_size, whole_shards: of a stream to train on, see [`ExampleStream`].
-            text_column, num_proc, overwrite_cache: as for [`prepare`].
 
         Returns:
             The prepared splits, and the [`dataset_statistics`] of those whose length is known; also those of each
@@ -307,17 +297,12 @@ class Objective(ABC):
         for split in max_samples or ():
             if split not in (*corpus, "train", "validation", "test"):
                 raise UserError(f"`max_samples`: there is no split {split!r}, only {listed(corpus)}.")
+        order = {"seed": seed, "buffer_size": shuffle_buffer_size}
+        settings = {"main_process_first": main_process_first, "num_proc": num_proc, "overwrite_cache": overwrite_cache}
         data, statistics = {}, {}
         for split, documents in corpus.items():
-            prepare = partial(
-                self._prepare_split,
-                split,
-                limit=(max_samples or {}).get(split),
-                main_process_first=main_process_first,
-                order={"seed": seed, "buffer_size": shuffle_buffer_size},
-                num_proc=num_proc,
-                overwrite_cache=overwrite_cache,
-            )
+            limit = (max_samples or {}).get(split)
+            prepare = partial(self._prepare_split, split, limit=limit, order=order, **settings)
             if not isinstance(documents, DocumentMixture):
                 data[split], counts = prepare(documents, text_column, whole_shards)
                 statistics |= {split: counts} if counts else {}

@@ -226,9 +226,9 @@ class _CorruptionCollator:
         token_ids, lengths = batch
         if len(lengths) != num_examples or lengths.sum() != len(token_ids):
             raise UserError(
-                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair. Each has "
-                f"the ids of all {num_examples} examples in one array, and {num_examples} lengths that add up to it. "
-                f"Got {len(token_ids)} ids and the lengths {lengths!r:.80}."
+                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair: the ids of all "
+                f"{num_examples} examples, and {num_examples} lengths that add up to their number. Got "
+                f"{len(token_ids)} ids and the lengths {lengths!r:.80}."
             )
         return token_ids.astype(np.int64, copy=False), lengths.astype(np.int64)
 
@@ -249,21 +249,19 @@ class _CorruptionCollator:
         """The columns of a batch of rows with so many examples each: int64, shape `(num_rows,)`."""
         first = run_starts(num_examples)  # (num_rows,): of the examples of each row
         numbers = np.arange(1, len(inputs[1]) + 1) - np.repeat(first, num_examples)  # (num_separate,)
-        limits = {
-            "packed_source_length": self.packed_source_length or self.max_source_length,
-            "packed_target_length": self.packed_target_length or self.max_target_length,
-        }
-        rows = [np.add.reduceat(lengths, first) for _, lengths in (inputs, targets)]  # (num_rows,) each
-        for lengths, (name, limit) in zip(rows, limits.items(), strict=True):
-            _check_fit(lengths, name, limit, "The examples of row {index} of the batch have {needed} tokens together")
-        source_length, target_length = limits.values()
-        input_ids, attention_mask = self._pad((inputs[0], rows[0]), source_length, self.tokenizer.pad_token_id)
+        sources, targets_ = (np.add.reduceat(lengths, first) for _, lengths in (inputs, targets))  # (num_rows,) each
+        most_source = self.packed_source_length or self.max_source_length
+        most_target = self.packed_target_length or self.max_target_length
+        told = "The examples of row {index} of the batch have {needed} tokens together"
+        _check_fit(sources, "packed_source_length", most_source, told)
+        _check_fit(targets_, "packed_target_length", most_target, told)
+        input_ids, attention_mask = self._pad((inputs[0], sources), most_source, self.tokenizer.pad_token_id)
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
-            "labels": self._pad((targets[0], rows[1]), target_length, IGNORED_LABEL)[0],
-            "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), rows[0]), source_length, 0)[0],
-            "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), rows[1]), target_length, 0)[0],
+            "labels": self._pad((targets[0], targets_), most_target, IGNORED_LABEL)[0],
+            "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), sources), most_source, 0)[0],
+            "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), targets_), most_target, 0)[0],
         }
 
 
@@ -281,8 +279,7 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         tokenizer ([`PreTrainedTokenizerBase`]): with `<extra_id_0>`, `<extra_id_1>`, …
         mlm_probability (`float`, defaults to 0.15): share of the tokens to mask, see [`check_noise`].
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens, at least 1.
-        max_source_length, max_target_length (`int`, *optional*): an example that takes more tokens is an error;
-            nothing is truncated.
+        max_source_length, max_target_length (`int`, *optional*): an example that takes more tokens is an error.
         padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest example of the batch,
             `"max_length"` for the two maximal lengths.
         pad_to_multiple_of (`int`, *optional*): makes both widths a multiple of this number.
@@ -291,9 +288,7 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
             `unit_lengths`, see [`unit_spans`] and `data.pmi`.
         packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row of several examples.
         metadata_probability (`float`, defaults to 0.5): with which the metadata of an example stand before its input.
-        objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"` or `"mixture_of_denoisers"`.
-        denoisers (`Sequence[Denoiser]`, defaults to those of UL2): of the mixture, see [`Denoiser`].
-        mode_tokens (`bool`, defaults to `True`): inputs of the mixture begin with a mode token.
+        objective, denoisers, mode_tokens: see above; by default the mixture of UL2, with mode tokens.
 
     >>> from hf_depth import DataCollatorForT5SpanCorruption, train_tokenizer
     >>> text = "The dog barked at the cat. The cat slept on the mat."
@@ -416,10 +411,9 @@ class DataCollatorForDepth(_CorruptionCollator):
         sentence_lengths, num_sentences = _flatten_parts(examples, "sentence_lengths", lengths)
         available = len(self._special_ids.sentences)
         if num_sentences.max() > available:
-            index = int(num_sentences.argmax())
             raise UserError(
-                f"Example {index} of the batch has {num_sentences[index]} sentences, but the tokenizer has "
-                f"{available} sentence tokens. Make windows of fewer sentences, or add more tokens "
+                f"Example {int(num_sentences.argmax())} of the batch has {num_sentences.max()} sentences, but the "
+                f"tokenizer has {available} sentence tokens. Make windows of fewer sentences, or add more tokens "
                 "(`add_sentence_tokens`)."
             )
         sentences = (token_ids, sentence_lengths, num_sentences)
@@ -431,14 +425,8 @@ class DataCollatorForDepth(_CorruptionCollator):
                 )
             return split_depth_prefix(*sentences, self.sentence_shuffling_probability, self._special_ids, random)
         units = self._get_units(examples, lengths)
-        return corrupt_depth(
-            *sentences,
-            *self._noise,
-            self.sentence_shuffling_probability,
-            self._special_ids,
-            random,
-            unit_lengths=None if units is None else units[0],
-        )
+        settings = (*self._noise, self.sentence_shuffling_probability, self._special_ids, random)
+        return corrupt_depth(*sentences, *settings, unit_lengths=None if units is None else units[0])
 
 
 def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:

@@ -8,7 +8,7 @@ it stands in `OBJECTIVES`, the flags of the pre-training script reach it by the 
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -51,18 +51,14 @@ class _PMIMasking:
     @cached_property
     def units(self) -> UnitFinder | None:
         """What finds the collocations in token ids."""
-        if self.pmi_vocab_file is None:
-            return None
-        return UnitFinder(self.tokenizer, read_pmi_vocabulary(self.pmi_vocab_file))
+        file = self.pmi_vocab_file
+        return None if file is None else UnitFinder(self.tokenizer, read_pmi_vocabulary(file))
 
     @property
     def _noise(self) -> dict[str, float]:
         """What lengths after corruption depend on, by the names of `noise_lengths`."""
-        return {
-            "noise_density": self.mlm_probability,
-            "mean_noise_span_length": self.mean_noise_span_length,
-            "max_unit_length": 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH,
-        }
+        noise = {"noise_density": self.mlm_probability, "mean_noise_span_length": self.mean_noise_span_length}
+        return noise | {"max_unit_length": 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH}
 
     def _reported(self, examples: Dataset, split: str) -> Statistics:
         if self.units is not None:
@@ -78,12 +74,15 @@ class _PMIMasking:
         return super()._reported(examples, split)
 
 
+@dataclass
 class _T5Objective(Objective):
     """What the objectives of T5 share: windows of tokens that are as long as both maximum lengths allow."""
 
     model_type = "t5"
     collator_class = DataCollatorForT5SpanCorruption
     units = None
+
+    pack_examples: bool = field(default=False, kw_only=True)
 
     def complete(self) -> None:
         if self.max_target_length is None:
@@ -95,14 +94,8 @@ class _T5Objective(Objective):
     def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
         raw_length = self._raw_length()
         self._check_sentinels(raw_length)
-        return SpanCorruptionPreprocessor(
-            self.tokenizer,
-            raw_length,
-            text_column,
-            pack_examples=self.pack_examples,
-            units=self.units,
-            metadata=self.metadata_encoder,
-        )
+        settings = {"pack_examples": self.pack_examples, "units": self.units, "metadata": self.metadata_encoder}
+        return SpanCorruptionPreprocessor(self.tokenizer, raw_length, text_column, **settings)
 
     def _check_sentinels(self, raw_length: int) -> None:
         """Stop if a window of so many tokens can have more masked spans than there are sentinels."""
@@ -138,17 +131,13 @@ class _DepthObjective(Objective):
             )
 
     def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
+        names = ("max_target_length", "mlm_probability", "mean_noise_span_length", "max_sentences", "min_sentences")
         return DepthPreprocessor(
             self.tokenizer,
-            max_source_length=self.max_text_length,
-            max_target_length=self.max_target_length,
-            mlm_probability=self.mlm_probability,
-            mean_noise_span_length=self.mean_noise_span_length,
-            max_sentences=self.max_sentences,
+            self.max_text_length,
+            **{name: getattr(self, name) for name in (*names, "units")},
             text_column=text_column,
             language=self.sentence_language,
-            min_sentences=self.min_sentences,
-            units=self.units,
             metadata=self.metadata_encoder,
         )
 
@@ -176,7 +165,7 @@ class DepthObjective(_PMIMasking, _DepthObjective):
         tokenizer: with sentence tokens, see [`add_sentence_tokens`].
         max_source_length, max_target_length (`int`): longest encoder input (512) and target (by default as long) in
             tokens, special tokens included. A longer document becomes several examples, cut between sentences.
-        mlm_probability (`float`, defaults to 0.3): the noise density, the share of the tokens to mask.
+        mlm_probability (`float`, defaults to 0.3): share of the tokens to mask.
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens.
         pmi_vocab_file (`str`, *optional*): collocations that are masked as a whole, see [`read_pmi_vocabulary`].
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples whose sentences are shuffled.
@@ -242,7 +231,7 @@ class SpanCorruptionObjective(_PMIMasking, _T5Objective):
         tokenizer: any T5 tokenizer.
         max_source_length, max_target_length (`int`): longest encoder input (512) and target in tokens; the target by
             default as long as the longest input needs.
-        mlm_probability (`float`, defaults to 0.15): the noise density, the share of the tokens to mask.
+        mlm_probability (`float`, defaults to 0.15): share of the tokens to mask.
         pack_examples (`bool`, defaults to `False`): join documents, so that all inputs have `max_source_length`
             tokens.
         more: `mean_noise_span_length` and `pmi_vocab_file` of [`DepthObjective`], packing and metadata of
@@ -258,7 +247,6 @@ class SpanCorruptionObjective(_PMIMasking, _T5Objective):
 
     mlm_probability: float = 0.15
     mean_noise_span_length: float = 3.0
-    pack_examples: bool = False
     pmi_vocab_file: str | None = None
 
     def _check_sentinels(self, raw_length: int) -> None:
@@ -287,8 +275,6 @@ class PrefixLMObjective(_T5Objective):
     """
 
     name = "prefix_lm"
-
-    pack_examples: bool = False
 
     def complete(self) -> None:
         Objective.complete(self)  # the target is as long as the input, also where that begins with metadata
@@ -325,7 +311,6 @@ class MixtureOfDenoisersObjective(_T5Objective):
 
     denoisers: Sequence[Denoiser] = UL2_DENOISERS
     mode_tokens: bool = True
-    pack_examples: bool = False
 
     def __post_init__(self):
         self.denoisers = parse_denoisers(self.denoisers)

@@ -32,7 +32,7 @@ from ..disk import MANIFEST_FILE, replace_text
 from ..errors import UserError, listed
 from ..tables import aligned
 from .base_objective import Objective
-from .columns import column_values, readable_documents
+from .columns import readable_documents
 from .corpus import CONTENT, describe_file
 from .mixture import (
     DocumentMixture,
