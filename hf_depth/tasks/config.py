@@ -99,13 +99,13 @@ class TaskConfig:
         be read, `OSError` if there is no such folder or repository, or no connection.
         """
         config = find_task_config(name_or_path, **hub_arguments)
-        if config is None:
-            _find(name_or_path, CONFIG_NAME, **hub_arguments)  # raises if the Hub is offline or there is no model
-            raise UserError(
-                f"{name_or_path} has no {TASK_CONFIG_FILE}, which is saved with a fine-tuned model: it was not "
-                "fine-tuned, or by an earlier version. Name its task by `task`, such as 'glue/rte'."
-            )
-        return config
+        if config is not None:
+            return config
+        _find(name_or_path, CONFIG_NAME, **hub_arguments)  # raises if the Hub is offline or there is no model
+        raise UserError(
+            f"{name_or_path} has no {TASK_CONFIG_FILE}, which is saved with a fine-tuned model. Name its task by "
+            "`task`, such as 'glue/rte'."
+        )
 
 
 def find_task_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> TaskConfig | None:
@@ -138,19 +138,14 @@ def prompt_format(task: TaskSpec) -> str:
     >>> prompt_format(TaskSpec("mine", "tone", "review", "tone review:"))
     'tone review: {review}'
     """
-    parts = []
-    for column, prefix in zip(task.text_column_name, task.prefix, strict=True):
-        prefix = prefix.strip().replace("{", "{{").replace("}", "}}")
-        parts.append(f"{prefix} {{{column}}}".strip())
-    return " ".join(parts)
+    prefixes = [prefix.strip().replace("{", "{{").replace("}", "}}") for prefix in task.prefix]
+    parts = zip(prefixes, task.text_column_name, strict=True)
+    return " ".join(f"{prefix} {{{column}}}".strip() for prefix, column in parts)
 
 
 def _as_entry(task: TaskSpec) -> dict[str, Any]:
-    """
-    Return all fields of a task as JSON values.
-
-    A `path` that is a local folder becomes `None`: on the Hub, its name may belong to another data set.
-    """
+    """Return all fields of a task as JSON values."""
     entry = {item.name: getattr(task, item.name) for item in fields(task)}
+    # The name of a local folder may belong to another data set on the Hub.
     path = task.path if task.path and is_hub_name(task.path) else None
     return entry | {"path": path, "labels": None if task.labels is None else list(task.labels.values())}

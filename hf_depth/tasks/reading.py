@@ -4,6 +4,7 @@ The examples of a task: [`TaskFiles`] names its files, [`split_files`] finds the
 """
 
 import hashlib
+import itertools
 import logging
 import os
 import re
@@ -45,6 +46,8 @@ INSTANCE_COLUMN = "instance"  # holds the end of a text; if the text is too long
 # Yields the rows of a file, called as `read(file, spec)`.
 RowReader = Callable[[str, TaskSpec], Iterator[dict[str, Any]]]
 
+# The kinds of tables by extension.
+TABLES = {suffix: kind for suffix, kind in BUILDERS.items() if kind != "text"} | {".tsv": ".tsv"}
 # The names that files use for the first word of a split, as patterns.
 _SPLIT_WORDS = {"train": "train", "validation": "validation|valid|dev|val", "test": "test"}
 _SHARD = r"-\d{5}-of-\d{5}(?:-[0-9a-f]{16})?"  # as in Parquet files of the Hub, some with a hash
@@ -73,43 +76,37 @@ class TaskFiles:
     cache_dir: str | None = None
 
     def __post_init__(self):
-        check_files_named(self._named())
-
-    def _named(self) -> dict[str, Files]:
-        return {argument: getattr(self, argument) for argument in (*FILE_ARGUMENTS, "dataset_dir")}
+        check_files_named({name: getattr(self, name) for name in (*FILE_ARGUMENTS, "dataset_dir")})
 
     @property
     def names(self) -> dict[str, str]:
         """The names of the files without their folders, which may be published; empty if none is named."""
-        named = {argument: file_names(files) for argument, files in self._named().items()}
-        return {argument: ", ".join(Path(path).name for path in paths) for argument, paths in named.items() if paths}
+        named = {name: file_names(getattr(self, name)) for name in (*FILE_ARGUMENTS, "dataset_dir")}
+        return {name: ", ".join(Path(path).name for path in paths) for name, paths in named.items() if paths}
 
 
 # ---- Find -----------------------------------------------------------------------------------------------------------
 
 
 def split_files(
-    spec: TaskSpec, files: TaskFiles, suffixes: Sequence[str] | None = None, folders: Sequence[str] = ()
+    spec: TaskSpec, files: TaskFiles, suffixes: Sequence[str] = tuple(TABLES), folders: Sequence[str] = ()
 ) -> dict[str, list[str]]:
     """
     Return the files of each split. A named file is the first split of its kind and replaces a file of the folder.
 
-    `suffixes` are the extensions to look for, by default those of tables; `folders` are further folders in
-    `dataset_dir`. Raises `ValueError` if files are missing or ambiguous.
+    `suffixes` are the extensions to look for, `folders` are further folders in `dataset_dir`. Raises `ValueError` if
+    files are missing or ambiguous.
     """
     named = {}
     for argument in FILE_ARGUMENTS:
-        names = file_names(getattr(files, argument))
-        first = next((split for split in spec.splits if file_argument(spec, split) == argument), None)
-        if names and first is None:
-            advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
-            raise UserError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
-        if names:
-            named[first] = names
-    if not files.dataset_dir:
-        return named
-    in_folder = _files_in_folder(spec, Path(files.dataset_dir), suffixes or tuple(TABLES), folders)
-    for split, paths in in_folder.items():
+        if names := file_names(getattr(files, argument)):
+            splits = [split for split in spec.splits if file_argument(spec, split) == argument]
+            if not splits:
+                advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
+                raise UserError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
+            named[splits[0]] = names
+    found = _files_in_folder(spec, Path(files.dataset_dir), suffixes, folders) if files.dataset_dir else {}
+    for split, paths in found.items():
         names = [Path(path).name for path in paths]
         wholes = {re.sub(_SHARD, "", name) for name in names}  # names of shards without their numbers
         if split not in named and len(names) > 1 and (len(wholes) > 1 or wholes & {*names}):
@@ -117,11 +114,11 @@ def split_files(
                 f"`dataset_dir`, split {split!r}: {Path(paths[0]).parent} has several files: {listed(names)}. Name "
                 f"those to take by `{file_argument(spec, split)}`."
             )
-    return in_folder | named
+    return found | named
 
 
 def file_argument(spec: TaskSpec, split: str) -> str:
-    """Return the argument that names the files of a split, for errors."""
+    """Return the argument that names the files of a split."""
     if split == spec.train_split:
         return "train_file"
     return "validation_file" if split in spec.validation_splits else "test_file"
@@ -130,21 +127,19 @@ def file_argument(spec: TaskSpec, split: str) -> str:
 def _files_in_folder(
     spec: TaskSpec, root: Path, suffixes: Sequence[str], folders: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the files of each split in `root`, in one of the folders, or in a folder with the name of the task."""
+    """Return the files of each split in one of the folders, in a folder with the name of the task, or in `root`."""
     if not root.is_dir():
         raise UserError(f"`dataset_dir`: there is no folder {str(root)!r}.")
-    patterns = _file_patterns(spec, suffixes)
     names = {_plain(spec.name), _plain(spec.config_name or spec.name)}
-    own = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and _plain(folder.name) in names]
-    for folder in [*(root / name for name in folders), *own, root]:
-        paths = [path for path in sorted(folder.iterdir()) if path.is_file()] if folder.is_dir() else []
+    own = [folder for folder in sorted(root.iterdir()) if _plain(folder.name) in names]
+    for folder in filter(Path.is_dir, [*(root / name for name in folders), *own, root]):
+        paths = list(filter(Path.is_file, sorted(folder.iterdir())))
         files = {
-            split: found
-            for split, pattern in patterns.items()
-            if (found := [str(path) for path in paths if pattern.fullmatch(path.name)])
+            split: [str(path) for path in paths if pattern.fullmatch(path.name)]
+            for split, pattern in _file_patterns(spec, suffixes).items()
         }
-        if files:
-            return files
+        if any(files.values()):
+            return {split: found for split, found in files.items() if found}
     there = sorted(path.name + ("/" if path.is_dir() else "") for path in root.iterdir())
     raise UserError(
         f"`dataset_dir`: {root} has neither files of the task {spec.name!r}, such as train{suffixes[0]}, nor a folder "
@@ -156,16 +151,16 @@ def _files_in_folder(
 def _file_patterns(spec: TaskSpec, suffixes: Sequence[str]) -> dict[str, re.Pattern]:
     """Match the files of each split: `train.jsonl`, `dev_matched.tsv.gz`, `rte_train-00000-of-00002.parquet`."""
     patterns, kinds = {}, set()
+    own, endings = re.escape(spec.name), "|".join(map(re.escape, suffixes))
     for split in spec.splits:
-        word, _, rest = split.partition("_")
-        stems = [f"(?:{_SPLIT_WORDS.get(word, re.escape(word))}){re.escape(f'_{rest}' if rest else '')}"]
+        word = split.partition("_")[0]
+        stems = [f"(?:{_SPLIT_WORDS.get(word, re.escape(word))}){re.escape(split.removeprefix(word))}"]
         kind = file_argument(spec, split).removesuffix("_file")
         stems += [] if kind in kinds else [_SPLIT_WORDS[kind]]  # `dev` is the first validation split
-        stems += [re.escape(spec.name)] if len(spec.splits) == 1 else []  # such as AX.tsv
+        stems += [own] if len(spec.splits) == 1 else []  # such as AX.tsv
         kinds.add(kind)
-        name = f"(?:{re.escape(spec.name)}_)?(?:{'|'.join(stems)})(?:{_SHARD})?"
-        endings = "|".join(map(re.escape, suffixes))
-        patterns[split] = re.compile(rf"{name}(?:{endings})(?:\.gz)?", re.IGNORECASE)
+        name = f"(?:{own}_)?(?:{'|'.join(stems)})(?:{_SHARD})?(?:{endings})(?:\\.gz)?"
+        patterns[split] = re.compile(name, re.IGNORECASE)
     return patterns
 
 
@@ -195,13 +190,11 @@ def tsv_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
 
     A line with too many or too few cells is an error, unless the task's `file_defects` name such lines.
     """
-    lines = list(tab_separated(file))
-    columns = lines[0][1] if lines else []
+    lines = tab_separated(file)
+    first = next(lines, ("", []))
+    columns, num_broken = first[1], 0
     if spec.file_columns and not {*spec.text_column_name, *spec.column_aliases, spec.label_column_name} & {*columns}:
-        columns = list(spec.file_columns)
-    else:
-        del lines[:1]
-    num_broken = 0
+        columns, lines = list(spec.file_columns), itertools.chain([first], lines)
     for place, cells in lines:
         if len(cells) == len(columns):
             yield dict(zip(columns, cells, strict=True))
@@ -217,7 +210,6 @@ def tsv_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
 
 
 READERS: dict[str, RowReader] = {".tsv": tsv_rows}  # by extension; `load_files` reads the other tables
-TABLES = {suffix: kind for suffix, kind in BUILDERS.items() if kind != "text"} | {".tsv": ".tsv"}
 
 
 def read_files(
@@ -244,11 +236,11 @@ def read_files(
 
 
 def _rows_of_file(read: RowReader, file: str, spec: TaskSpec, version: tuple) -> Iterator[dict[str, Any]]:
-    row = None
-    for row in read(file, spec):
-        yield row
-    if row is None:
+    rows = read(file, spec)
+    first = next(rows, None)
+    if first is None:
         raise UserError(f"{file} has no rows.")
+    yield from itertools.chain([first], rows)
 
 
 def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, Dataset]:
@@ -313,7 +305,12 @@ def check_rows(
     """
     place = place or f"split {split!r}"
     needs_labels = split not in spec.test_splits
-    dataset = _rename(without_format(dataset), spec)
+    dataset = without_format(dataset)
+    given = dataset.column_names
+    for alias, column in spec.column_aliases.items():
+        # GLUE's MNLI files call the premise "sentence1". This is an alias only if there is no column "premise".
+        if alias in given and column not in dataset.column_names:
+            dataset = dataset.rename_column(alias, column)
     for column in (*spec.text_column_name, *([spec.label_column_name] if needs_labels else ())):
         if column not in dataset.column_names:
             raise UserError(
@@ -325,61 +322,62 @@ def check_rows(
         raise UserError(f"{place} has no rows.")
     label = List(Value("string")) if spec.labels is None else Value("float64" if spec.is_regression else "int64")
     texts = {column: Value("string") for column in spec.text_column_name}
-    checker = _RowChecker(
-        spec,
-        place,
-        needs_labels=needs_labels,
-        allow_empty_texts=allow_empty_texts or "empty_texts" in spec.file_defects,
-        class_names=_class_names(dataset, spec, place),
-        is_numbered=_has_row_numbers(dataset),
-    )
+    arguments = {
+        "spec": spec,
+        "place": place,
+        "needs_labels": needs_labels,
+        "allow_empty_texts": allow_empty_texts or "empty_texts" in spec.file_defects,
+        "class_names": _class_names(dataset, spec, place),
+        "is_numbered": _has_row_numbers(dataset),
+        "version": ROWS_VERSION,
+    }
     return dataset.map(
-        checker,
+        _checked_rows,
         batched=True,
         with_indices=True,
+        fn_kwargs=arguments,
         remove_columns=dataset.column_names,
         features=Features({**texts, spec.label_column_name: label, INDEX: Value("int64")}),
         desc=f"Checking {place}",
     )
 
 
-@dataclass(frozen=True)
-class _RowChecker:
-    """Gives a batch of rows the columns of the task. Raises if a text or a label is wrong."""
+def _checked_rows(
+    batch: Mapping[str, list],
+    indices: Sequence[int],
+    spec: TaskSpec,
+    place: str,
+    needs_labels: bool,
+    allow_empty_texts: bool,
+    class_names: list[str] | None,
+    is_numbered: bool,
+    version: int,
+) -> dict[str, list]:
+    """Give a batch of rows the columns of the task. Raise if a text or a label is wrong."""
+    rows = {column: [joined(text) for text in batch[column]] for column in spec.text_column_name}
+    labels = []
+    for row, index in enumerate(indices):
+        try:
+            for column, texts in rows.items():
+                texts[row] = _checked_text(texts[row], column, allow_empty_texts)
+            label = batch[spec.label_column_name][row] if spec.label_column_name in batch else None
+            if class_names is not None and not is_unlabeled(label):
+                label = class_names[label]
+            labels.append(spec.read_label(label))
+            if needs_labels and labels[-1] in ([], UNLABELED):
+                raise UserError(f"the column {spec.label_column_name!r} holds {label!r}, which is no label.")
+        except ValueError as error:
+            raise UserError(f"{place}, row {index} (the first is row 0): {error}") from None
+    numbers = map(whole_number, batch[INDEX]) if is_numbered else indices
+    return rows | {spec.label_column_name: labels, INDEX: list(numbers)}
 
-    spec: TaskSpec
-    place: str
-    needs_labels: bool
-    allow_empty_texts: bool
-    class_names: list[str] | None
-    is_numbered: bool
-    version: int = ROWS_VERSION
 
-    def __call__(self, batch: Mapping[str, list], indices: Sequence[int]) -> dict[str, list]:
-        spec = self.spec
-        rows = {column: [joined(text) for text in batch[column]] for column in spec.text_column_name}
-        labels = []
-        for row, index in enumerate(indices):
-            try:
-                for column, texts in rows.items():
-                    texts[row] = self._text(texts[row], column)
-                label = batch[spec.label_column_name][row] if spec.label_column_name in batch else None
-                if self.class_names is not None and not is_unlabeled(label):
-                    label = self.class_names[label]
-                labels.append(spec.read_label(label))
-                if self.needs_labels and labels[-1] in ([], UNLABELED):
-                    raise UserError(f"the column {spec.label_column_name!r} holds {label!r}, which is no label.")
-            except ValueError as error:
-                raise UserError(f"{self.place}, row {index} (the first is row 0): {error}") from None
-        numbers = map(whole_number, batch[INDEX]) if self.is_numbered else indices
-        return rows | {spec.label_column_name: labels, INDEX: list(numbers)}
-
-    def _text(self, text: Any, column: str) -> str:
-        if not isinstance(text, str | None):
-            raise UserError(f"the column {column!r} must hold text, but holds {text!r:.80}.")
-        if not (text and text.strip()) and not self.allow_empty_texts:
-            raise UserError(f"the column {column!r} is empty. Fill in its text, or remove the row.")
-        return text or ""
+def _checked_text(text: Any, column: str, allow_empty: bool) -> str:
+    if not isinstance(text, str | None):
+        raise UserError(f"the column {column!r} must hold text, but holds {text!r:.80}.")
+    if not (text and text.strip()) and not allow_empty:
+        raise UserError(f"the column {column!r} is empty. Fill in its text, or remove the row.")
+    return text or ""
 
 
 def joined(text: Any) -> Any:
@@ -397,16 +395,6 @@ def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
                 f"The column {spec.label_column_name!r} is a ClassLabel in which {number} is {name!r}, but in the "
                 f"task {spec.name!r} it is {spec.labels.get(number)!r}. `TaskSplits.from_datasets` reads the names."
             )
-
-
-def _rename(dataset: Dataset, spec: TaskSpec) -> Dataset:
-    """Rename columns by the task's aliases. A column that already has the task's name wins over an alias."""
-    names = {}
-    for alias, column in spec.column_aliases.items():
-        # GLUE's MNLI files call the premise "sentence1". This is an alias only if there is no column "premise".
-        if alias in dataset.column_names and column not in (*dataset.column_names, *names.values()):
-            names[alias] = column
-    return dataset.rename_columns(names)
 
 
 def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | None:

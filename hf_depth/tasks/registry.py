@@ -156,9 +156,7 @@ def _entries_of(content: Any) -> list[dict[str, Any]]:
     """Return the tasks of a YAML file as dictionaries of their fields."""
     entries = content if isinstance(content, list) else [content]
     # A dictionary of dictionaries, like `DATASET_VALS`, unless it is one task with nested fields.
-    if isinstance(content, dict) and all(
-        isinstance(value, dict) and key != "labels" for key, value in content.items()
-    ):
+    if isinstance(content, dict) and "labels" not in content and all(isinstance(v, dict) for v in content.values()):
         entries = [
             {"benchmark": benchmark, "name": name, **entry} if isinstance(entry, dict) else entry
             for benchmark, tasks in content.items()

@@ -131,29 +131,28 @@ class TaskSpec:
     version: int = 1
 
     def __post_init__(self):
+        own = vars(self)  # the dataclass is frozen
         for item in fields(self):
             if item.type == tuple[str, ...]:
-                value = getattr(self, item.name)
-                self._set(item.name, tuple(value) if isinstance(value, list | tuple) else (value,))
+                value = own[item.name]
+                own[item.name] = tuple(value) if isinstance(value, list | tuple) else (value,)
         if isinstance(self.labels, list | tuple):
-            self._set("labels", dict(enumerate(self.labels)))
+            own["labels"] = dict(enumerate(self.labels))
         elif isinstance(self.labels, Mapping):
             labels = {whole_number(key): text for key, text in self.labels.items()}
-            if None not in labels:  # else `_problems` says what is wrong
-                self._set("labels", {number: labels[number] for number in sorted(labels) if number != UNLABELED})
-        optimized = self.metric_to_optimize
+            if None not in labels:  # else `_wrong_labels` says what is wrong
+                own["labels"] = {number: labels[number] for number in sorted(labels) if number != UNLABELED}
         usual = ("rougeL", "exact_match")
         if self.labels is not None:
             usual = ("accuracy",) if self.label_step is None else ("pearson", "spearman")
-        self._set("metric_names", self.metric_names or ((optimized,) if optimized else usual))
-        self._set("metric_to_optimize", optimized or self.metric_names[0])
+        optimized = self.metric_to_optimize
+        own["metric_names"] = self.metric_names or ((optimized,) if optimized else usual)
+        own["metric_to_optimize"] = optimized or self.metric_names[0]
         usual_features = "product" if len(self.text_column_name) == 2 else "concatenation"
-        self._set("probe_features", self.probe_features or usual_features)
-        for name, message in _problems(self):
-            raise FieldError(self.name, name, message)
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen
+        own["probe_features"] = self.probe_features or usual_features
+        for find_problems in (_wrong_values, _wrong_columns, _wrong_labels, _wrong_metrics):
+            for name, message in find_problems(self):
+                raise FieldError(self.name, name, message)
 
     @property
     def full_name(self) -> str:
@@ -226,12 +225,12 @@ class TaskSpec:
         if label is None or label == UNLABELED or (isinstance(label, str) and not label.strip()):
             return []
         texts = [label] if isinstance(label, str) else label
-        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise UserError(
-                f"the column {self.label_column_name!r} must hold a text or a list of texts that are not empty, but "
-                f"holds {label!r:.80}."
-            )
-        return texts
+        if isinstance(texts, list) and all(isinstance(text, str) and text.strip() for text in texts):
+            return texts
+        raise UserError(
+            f"the column {self.label_column_name!r} must hold a text or a list of texts that are not empty, but holds "
+            f"{label!r:.80}."
+        )
 
     def _class(self, label: Any) -> int | None:
         number = None if isinstance(label, bool) else whole_number(label)  # False need not be class 0
@@ -363,12 +362,7 @@ def check_prediction_mode(
 # ---- Checks of the fields, before any data is read ---------------------------------------------------------------
 
 
-def _problems(task: TaskSpec) -> Iterator[tuple[str, str]]:
-    """Yield the fields with wrong values, and what is wrong with them. Each check relies on those before it."""
-    yield from _wrong_values(task)
-    yield from _wrong_columns(task)
-    yield from _wrong_labels(task)
-    yield from _wrong_metrics(task)
+# Each yields fields with wrong values, and what is wrong with them. It relies on the checks before it.
 
 
 def _wrong_values(task: TaskSpec) -> Iterator[tuple[str, str]]:

@@ -45,6 +45,7 @@ class LoadedTask:
         return self.spec.label_ids(self.examples[self.spec.train_split])
 
 
+@dataclass(eq=False)
 class TaskSplits:
     """
     The data of one or several tasks, for [`TaskTrainer`]. Make it with [`~TaskSplits.load`] or
@@ -62,6 +63,7 @@ class TaskSplits:
     Attributes:
         parts (`list[LoadedTask]`): the splits of each task, with token ids once they are prepared.
         files (`TaskFiles`): the files of the examples.
+        options (`Mapping`): the options of each loader by its name.
         statistics (`dict[str, dict[str, int]]`):
             The counts of [`~TaskSplits.prepare`] for each split, such as `{"rte train": {"examples": 2490, …}}`.
 
@@ -76,26 +78,16 @@ class TaskSplits:
     target: entailment</s>
     """
 
-    def __init__(
-        self,
-        parts: Sequence[LoadedTask],
-        files: TaskFiles | None = None,
-        sentence_language: str = "en",
-        seed: int = 42,
-        split_seed: int = 42,
-        main_process_first: Callable[..., AbstractContextManager] = without_waiting,
-        options: Mapping[str, Any] | None = None,
-    ):
-        self.parts = list(parts)
-        self.files = files or TaskFiles()
-        self.sentence_language = sentence_language
-        self.seed = seed
-        self.split_seed = split_seed
-        self.statistics: dict[str, dict[str, int]] = {}
-        self._main_process_first = main_process_first
-        self._options = options or {}  # name of a loader -> its options
-        self._tokenizer: PreTrainedTokenizerBase | None = None
-        self._sentence_tokens = False
+    parts: list[LoadedTask]
+    files: TaskFiles = field(default_factory=TaskFiles)
+    sentence_language: str = "en"
+    seed: int = 42
+    split_seed: int = 42
+    main_process_first: Callable[..., AbstractContextManager] = without_waiting
+    options: Mapping[str, Any] = field(default_factory=dict)
+    statistics: dict[str, dict[str, int]] = field(default_factory=dict, init=False)
+    _tokenizer: PreTrainedTokenizerBase | None = field(default=None, init=False)
+    _sentence_tokens: bool = field(default=False, init=False)
 
     # ---- Load -------------------------------------------------------------------------------------------------------
 
@@ -157,19 +149,17 @@ class TaskSplits:
         splits = cls([], files, sentence_language, seed, split_seed, main_process_first, options)
         plans = []
         for task in specs:
-            used = [purpose for purpose in purposes if task in purpose.tasks]
-            own = replace(files, **{purpose.file: None for purpose in purposes if purpose not in used})
-            used = [purpose for purpose in used if purpose.is_wanted is not False]
-            plans.append((task, {split: purpose for purpose in used for split in purpose.splits_of(task)}, own))
+            needed = {split: purpose for purpose in purposes for split in purpose.splits_of(task)}
+            others = {purpose.file: None for purpose in purposes if task not in purpose.tasks}
+            plans.append((task, needed, replace(files, **others)))
         check_own_files(plans)
         for task, needed, own in plans:
             if needed:
                 load = partial(splits._load_task, task, needed, own)
                 splits.parts.append(LoadedTask(task, load(), load=load if get_loader(task).counts_tokens else None))
         for purpose in purposes:
-            if purpose.is_wanted and not any(
-                part.examples.keys() & purpose.splits_of(part.spec) for part in splits.parts
-            ):
+            found = any(part.examples.keys() & purpose.splits_of(part.spec) for part in splits.parts)
+            if purpose.is_wanted and not found:
                 raise UserError(f"`do_{purpose.name}`: no task has such data. Name `{purpose.file}`, or leave it out.")
         return splits
 
@@ -180,17 +170,18 @@ class TaskSplits:
         files: TaskFiles,
         length: Callable[[str], int] | None = None,
     ) -> dict[str, Dataset]:
-        options = self._options[task.loader]
-        with self._main_process_first(desc=f"loading {task.name}"):
-            examples = load_task(task, files, options=options, split_seed=self.split_seed, length=length)
+        """Return the examples of the splits that are needed, limited in their number."""
+        arguments = {"options": self.options[task.loader], "split_seed": self.split_seed, "length": length}
+        with self.main_process_first(desc=f"loading {task.name}"):
+            examples = load_task(task, files, **arguments)
+        chosen = {split: purpose.select(examples[split]) for split, purpose in needed.items() if split in examples}
         for split, purpose in needed.items():
-            if split not in examples and purpose.is_wanted:
+            if split not in chosen and purpose.is_wanted:
                 message = f"Task {task.name!r} has no {split!r} data for `do_{purpose.name}`, only {listed(examples)}"
-                has_another = any(needed.get(other) is purpose for other in examples)
-                if purpose.name != "predict" and not has_another:
+                if purpose.name != "predict" and all(needed[other] is not purpose for other in chosen):
                     raise UserError(f"{message}: name `{purpose.file}`, or leave out `do_{purpose.name}`.")
                 logger.warning(f"{message}.")
-        return {split: needed[split].select(examples[split]) for split in needed if split in examples}
+        return chosen
 
     @classmethod
     def from_datasets(
@@ -224,7 +215,7 @@ class TaskSplits:
                 near = suggestion(split, spec.splits, "splits")
                 raise UserError(f"`datasets`: the task {spec.full_name!r} has no split {split!r}.{near}")
             examples[split] = check_rows(dataset, spec, split)
-        return cls([LoadedTask(spec, examples)], None, sentence_language, seed)
+        return cls([LoadedTask(spec, examples)], sentence_language=sentence_language, seed=seed)
 
     # ---- Prepare ----------------------------------------------------------------------------------------------------
 
@@ -247,21 +238,19 @@ class TaskSplits:
 
         `statistics` and the log tell how many examples were too long and how many tokens are unknown. Returns itself.
         """
-
-        def preprocessor(spec: TaskSpec, seed: int) -> TaskPreprocessor:
-            language = self.sentence_language
-            return TaskPreprocessor(tokenizer, spec, sentence_tokens, sentence_language=language, seed=seed)
-
         self._tokenizer, self.statistics = tokenizer, {}
         for part in self.parts:
+            preprocessor = TaskPreprocessor(
+                tokenizer, part.spec, sentence_tokens, sentence_language=self.sentence_language, seed=self.seed
+            )
+            self._sentence_tokens = preprocessor.sentence_tokens
             if part.load is not None:
-                part.examples = part.load(length=preprocessor(part.spec, self.seed).length)
+                part.examples = part.load(length=preprocessor.length)
             for split, examples in part.examples.items():
                 name = f"{self._name(part.spec)} {split}"
-                own = preprocessor(part.spec, self.seed if split == part.spec.train_split else self.split_seed)
-                self._sentence_tokens = own.sentence_tokens
-                with self._main_process_first(desc=f"preparing {name}"):
-                    prepared = prepare_task(examples, own, num_proc, overwrite_cache, f"Preparing {name}")
+                preprocessor.seed = self.seed if split == part.spec.train_split else self.split_seed
+                with self.main_process_first(desc=f"preparing {name}"):
+                    prepared = prepare_task(examples, preprocessor, num_proc, overwrite_cache, f"Preparing {name}")
                 self.statistics[name] = task_statistics(prepared, tokenizer.unk_token_id)
                 # A collator of the user's own would pass this column on to the model.
                 part.prepared[split] = prepared.remove_columns("num_cut_target_tokens").with_format("numpy")
@@ -300,12 +289,12 @@ class TaskSplits:
         """Return the prepared test splits, named by [`name_datasets`]; `None` if there is none."""
         return self._evaluated("test_splits")
 
-    def _evaluated(self, field: str) -> TaskDataset | dict[str, TaskDataset] | None:
+    def _evaluated(self, kind: str) -> TaskDataset | dict[str, TaskDataset] | None:
         config = self.task_config
         found = [
             TaskDataset(part.spec, split, part.examples[split], part.prepared[split], part.train_label_ids, config)
             for part in self.parts
-            for split in getattr(part.spec, field)
+            for split in getattr(part.spec, kind)
             if split in part.prepared
         ]
         return name_datasets(found) if found else None
@@ -325,7 +314,7 @@ class TaskSplits:
     def task_config(self) -> TaskConfig:
         """The tasks and how their examples were prepared, which [`TaskTrainer`] saves with the model."""
         self._check_prepared()
-        options = build_options(self.tasks) | self._options
+        options = build_options(self.tasks) | self.options
         options = {loader: asdict(values) for loader, values in options.items() if fields(values)}
         return TaskConfig(tuple(self.tasks), self._sentence_tokens, self.sentence_language, loader_options=options)
 
@@ -374,6 +363,9 @@ class _Purpose:
             raise UserError(f"`max_{self.name}_samples` must be at least 1, got {self.limit}.")
 
     def splits_of(self, task: TaskSpec) -> list[str]:
+        """Return the splits of a task that are loaded for this."""
+        if task not in self.tasks or self.is_wanted is False:
+            return []
         return [split for split in task.splits if file_argument(task, split) == self.file]
 
     def select(self, examples: Dataset) -> Dataset:
