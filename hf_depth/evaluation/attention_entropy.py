@@ -39,14 +39,6 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
 
     Source: Zhai et al. (2023), "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", arXiv
     2303.06296, section 3; here divided by the maximum.
-
-    >>> from hf_depth import DepthConfig, DepthForConditionalGeneration
-    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
-    >>> ids = torch.arange(3, 15)[None]
-    >>> entropy = attention_entropy(DepthForConditionalGeneration(config).eval(), {"input_ids": ids, "labels": ids})
-    >>> {name.removeprefix("attention_entropy"): round(value) for name, value in entropy.items()}
-    {'': 1, '_encoder_0': 1, '_decoder_0': 1, '_cross_0': 1}
     """
     input_ids, labels = batch["input_ids"], batch["labels"]
     longest = max(input_ids.shape[1], labels.shape[1])

@@ -29,14 +29,10 @@ if TYPE_CHECKING:
 KINDS = ("ids", "values", "texts")
 REPORTED = ("loss", "score", "samples", "runtime")  # what an evaluation reports beside the metrics of the task
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
 
 @dataclass(frozen=True)
 class TaskMetric:
-    """
-    A metric of the table, see [`register_metric`]. `needs` is a package that hf_depth does not require.
-    """
+    """A metric of the table, see [`register_metric`]. `needs` is a package that hf_depth does not require."""
 
     key: str
     kind: str
@@ -120,6 +116,7 @@ def _correlation(name: str, predictions: np.ndarray, references: np.ndarray) -> 
 # ---- Of texts -------------------------------------------------------------------------------------------------------
 
 References = Sequence[Sequence[str]]  # those of each example
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def _best(score: Callable[[str, str], float], predictions: Sequence[str], references: References) -> list[float]:
@@ -262,12 +259,8 @@ def register_metric(
     function = partial(_of_evaluate, metric, key) if hasattr(metric, "add_batch") else metric
     found = TaskMetric(key, kind, function, scale, baseline, hub_name)
     if METRICS.get(key, found) != found and not overwrite:
-        raise UserError(
-            f"There already is another metric {key!r}. Choose another `key`. (`overwrite=True` replaces one of the "
-            "same `key`.)"
-        )
-    METRICS[key] = found
-    METRIC_KINDS[key] = kind
+        raise UserError(f"There already is another metric {key!r}. Choose another `key`, or give `overwrite=True`.")
+    METRICS[key], METRIC_KINDS[key] = found, kind
     return found
 
 

@@ -49,16 +49,14 @@ def load_minimal_pairs(benchmark: str = "blimp") -> dict[str, list[Pair]]:
     """Return the pairs of each task of a benchmark on the Hub, one of `BENCHMARKS`: the 67 tasks of BLiMP."""
     path = BENCHMARKS[benchmark]
     try:
-        names = get_dataset_config_names(path)
-        tasks = {name: load_dataset(path, name, split="train") for name in names}
+        tasks = {name: load_dataset(path, name, split="train") for name in get_dataset_config_names(path)}
     except Exception as error:  # no network, no such data set, …
         raise UserError(
             f"The benchmark {benchmark!r} cannot be loaded from {path!r} on the Hub: {error}. Without a network, name "
             "files of pairs, such as the folder `data` of https://github.com/alexwarstadt/blimp."
         ) from error
     return {
-        name: [_pair(row, f"{path}, {name}, row {number}") for number, row in enumerate(rows)]
-        for name, rows in tasks.items()
+        name: [_pair(row, f"{path}, {name}, row {i}") for i, row in enumerate(rows)] for name, rows in tasks.items()
     }
 
 
@@ -118,18 +116,8 @@ def score_minimal_pairs(
         span_length (`int`, *optional*, defaults to 1): for `"spans"`, tokens of a blank.
         batch_size (`int`, *optional*, defaults to 64): blanks of one forward pass.
 
-    Raises:
-        `ValueError`: if a sentence has no token, or model and tokenizer do not fit each other. A DEPTH model takes no
-            `"prefix"`, as it reads whole sentences.
-        `FloatingPointError`: if a log-probability is not finite.
-
-    >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
-    >>> pairs = [("The cat sleeps.", "The cat sleep."), ("The cats sleep.", "The cats sleeps.")]
-    >>> tokenizer = train_tokenizer([" ".join(pair) for pair in pairs], vocab_size=300, allow_fewer=True)
-    >>> model = load_model(None, tokenizer, model_type="t5", d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    >>> scores = score_minimal_pairs(model, tokenizer, pairs, score="difference")
-    >>> scores.shape, 0 <= pair_accuracy(scores) <= 1
-    ((2, 2), True)
+    Raises `ValueError` if a sentence has no token, or model and tokenizer do not fit each other. A DEPTH model takes
+    no `"prefix"`, as it reads whole sentences. Raises `FloatingPointError` if a log-probability is not finite.
     """
     if score not in SCORES:
         raise UserError(f"`score` must be one of {', '.join(SCORES)}, got {score!r}.")
@@ -216,12 +204,8 @@ def babylm_predictions(tasks: Mapping[str, Sequence[Pair]], scores: Mapping[str,
     >>> babylm_predictions({"agreement": [("It is.", "It are.")]}, {"agreement": np.array([[-1.0, -2.0]])})
     {'agreement': {'predictions': [{'id': 'agreement_0', 'pred': 'It is.'}]}}
     """
-    return {
-        name: {
-            "predictions": [
-                {"id": f"{name}_{number}", "pred": good if good_score > bad_score else bad}
-                for number, ((good, bad), (good_score, bad_score)) in enumerate(zip(pairs, scores[name], strict=True))
-            ]
-        }
-        for name, pairs in tasks.items()
-    }
+    found = {}
+    for name, pairs in tasks.items():
+        chosen = [pair[int(good <= bad)] for pair, (good, bad) in zip(pairs, scores[name], strict=True)]
+        found[name] = {"predictions": [{"id": f"{name}_{i}", "pred": text} for i, text in enumerate(chosen)]}
+    return found

@@ -60,18 +60,6 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
         max_new_tokens (`int`, *optional*, defaults to 0):
             How many tokens may be generated, without the start token: spans end in time for the other sentences. A
             target with empty spans is always allowed. Pass the attribute `max_new_tokens` on to `generate()`.
-
-    >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
-    >>> from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor
-    >>> text = "The dog barked. The cat slept."
-    >>> tokenizer = add_sentence_tokens(train_tokenizer([text], vocab_size=300, allow_fewer=True))
-    >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    >>> source = "<eosen><sent_1>The <extra_id_7> barked.<eosen><sent_0>The cat slept.<eosen>"
-    >>> input_ids = tokenizer(source, return_tensors="pt").input_ids
-    >>> constraint = SentenceOrderLogitsProcessor(model.config, tokenizer, input_ids, max_new_tokens=8)
-    >>> ids = model.generate(input_ids, logits_processor=[constraint], max_new_tokens=constraint.max_new_tokens)
-    >>> sorted(token for token in tokenizer.convert_ids_to_tokens(ids[0]) if token.startswith(("<sent", "<extra")))
-    ['<extra_id_7>', '<sent_0>', '<sent_1>']
     """
 
     def __init__(
@@ -177,19 +165,19 @@ def order_sentences(
     check_has_order("sentences", sentences)
     is_single = isinstance(sentences, str) or isinstance(next(iter(sentences), None), str)
     documents = [sentences] if is_single else sentences
-    arrangements, sources = _encode(model, tokenizer, documents, num_arrangements, seed, max_source_length)
+    encoded = _encode(model, tokenizer, documents, num_arrangements, seed, max_source_length)
     results = []
     with _decoding(model):
-        found = iter(_find_orders(model, tokenizer, list(itertools.chain(*sources)), num_beams, batch_size))
-        for document, several, own_sources in zip(documents, arrangements, sources, strict=True):
-            best = [  # by the places of sentences in what was given, not in what was read
-                (score, tuple(read[index] for index in order))
-                for read, (order, score) in zip(several, found, strict=False)
-            ]
-            if len(several) > 1:
+        sources = [source for own in encoded for source in own.values()]
+        found = iter(_find_orders(model, tokenizer, sources, num_beams, batch_size))
+        for document, own in zip(documents, encoded, strict=True):
+            best = []
+            for read, (order, score) in zip(own, found, strict=False):
+                # By the places of sentences in what was given, not in what was read.
+                best.append((score, tuple(read[index] for index in order)))
+            if len(own) > 1:
                 orders = sorted({order for _, order in best})
-                scores = _mean_scores(model, tokenizer, own_sources, several, orders, batch_size)
-                best = list(zip(scores, orders, strict=True))
+                best = list(zip(_mean_scores(model, tokenizer, own, orders, batch_size), orders, strict=True))
             score, order = max(best)
             texts = list(document)  # a pandas.Series may count them otherwise
             in_order = [texts[index] for index in order]
@@ -209,32 +197,18 @@ def score_sentence_orders(
     max_source_length: int | None = None,
 ) -> list[float]:
     """
-    Return the log-probability of orders of the sentences of a document, which [`order_sentences`] gives for one order.
+    Return the log-probability of orders of the sentences of one document, in nats, as [`order_sentences`] gives it.
 
-    Args:
-        sentences (`Sequence[str]`): those of one document.
-        orders (`Sequence[Sequence[int]]`): each has every index of `sentences` once, else there is a `ValueError`.
-        model, tokenizer, num_arrangements, seed, batch_size, max_source_length: see [`order_sentences`].
-
-    Returns:
-        `list[float]`: nats. The probabilities of all orders add up to 1.
-
-    >>> import math
-    >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
-    >>> sentences = ["The cat slept.", "The dog barked."]
-    >>> tokenizer = add_sentence_tokens(train_tokenizer(sentences, vocab_size=300, allow_fewer=True))
-    >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    >>> scores = score_sentence_orders(model, tokenizer, sentences, [[0, 1], [1, 0]])
-    >>> round(sum(math.exp(score) for score in scores), 4)
-    1.0
+    Each of `orders` has every index of `sentences` once, else there is a `ValueError`. The probabilities of all orders
+    add up to 1. For the other arguments see [`order_sentences`].
     """
     check_at_least_one(num_arrangements=num_arrangements, batch_size=batch_size)
-    arranged, encoded = _encode(model, tokenizer, [sentences], num_arrangements, seed, max_source_length)
+    (encoded,) = _encode(model, tokenizer, [sentences], num_arrangements, seed, max_source_length)
     for number, order in enumerate(orders):
         if sorted(order) != list(range(len(sentences))):
             raise UserError(f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {order}.")
     with _decoding(model):
-        return _mean_scores(model, tokenizer, encoded[0], arranged[0], orders, batch_size)
+        return _mean_scores(model, tokenizer, encoded, orders, batch_size)
 
 
 def _encode(
@@ -244,8 +218,8 @@ def _encode(
     num_arrangements: int,
     seed: int,
     max_source_length: int | None,
-) -> tuple[list[list[tuple[int, ...]]], list[list[list[int]]]]:
-    """Return the arrangements of the sentences of each document, and an encoder input for each of them."""
+) -> list[dict[tuple[int, ...], list[int]]]:
+    """Return for each document the encoder input of each order in which its sentences are read."""
     if not has_sentence_tokens(model.config):
         raise UserError(
             f"{type(model).__name__} has no sentence tokens: sentences are put in order by a DEPTH model. Load "
@@ -267,19 +241,18 @@ def _encode(
             )
     longest = tokenizer.model_max_length if max_source_length is None else max_source_length
     marks = sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
-    arrangements = [_arrangements(len(document), num_arrangements, seed) for document in documents]
-    sources = []
+    encoded = []
     for number, sentences in enumerate(encode_documents(tokenizer, documents)):
-        orders = arrangements[number]
-        sources.append([layout_document([sentences[index] for index in order], *marks) for order in orders])
-        length = len(sources[-1][0])  # whatever the order
+        orders = _arrangements(len(sentences), num_arrangements, seed)
+        encoded.append({order: layout_document([sentences[index] for index in order], *marks) for order in orders})
+        length = len(encoded[-1][orders[0]])  # whatever the order
         if length > longest:
             name = "the tokenizer's `model_max_length`" if max_source_length is None else "`max_source_length`"
             raise UserError(
                 f"Document {number} takes {length} tokens, {name} is {longest}, and no text is cut. Give fewer "
                 "sentences, or a larger `max_source_length` if the model was trained on inputs as long."
             )
-    return arrangements, sources
+    return encoded
 
 
 def _arrangements(num_sentences: int, number: int, seed: int) -> list[tuple[int, ...]]:
@@ -325,23 +298,21 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
     return in_batches(model, find, sources, list(map(len, sources)), max(1, batch_size // num_beams))
 
 
-def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:
-    """Return the logarithm of the mean probability of each order over the arrangements, whose inputs are given."""
-    ids = torch.as_tensor(sentence_token_ids(tokenizer))
-    of_arrangements = []
-    for source, arrangement in zip(sources, arrangements, strict=True):
+def _mean_scores(model, tokenizer, sources: Mapping[tuple[int, ...], list[int]], orders, batch_size) -> list[float]:
+    """Return the logarithm of the mean probability of each order over the encoder inputs of a document."""
+    ids = torch.as_tensor(sentence_token_ids(tokenizer), device=model.device)
+    scores = []
+    for read, source in sources.items():
         batch = padded([source], tokenizer, model)
-        encoded = model.get_encoder()(**batch).last_hidden_state  # (1, S, D)
-        places = {index: place for place, index in enumerate(arrangement)}
-        as_read = torch.tensor([[places[index] for index in order] for order in orders])  # (number of orders, N)
-        scores = []
-        for part in as_read.split(batch_size):
-            tokens = ids[part].to(model.device)  # (B, N)
-            repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
-            outputs = (encoded.expand(len(tokens), -1, -1),)
-            scores.append(_log_probabilities(model, repeated, outputs, tokens, tokens >= 0))
-        of_arrangements.append(torch.cat(scores))
-    scores = torch.stack(of_arrangements)
+        states = model.get_encoder()(**batch).last_hidden_state  # (1, S, D)
+        tokens = ids[torch.tensor([[read.index(index) for index in order] for order in orders])]  # (orders, N)
+        parts = []
+        for part in tokens.split(batch_size):
+            repeated = {name: value.expand(len(part), -1) for name, value in batch.items()}
+            outputs = (states.expand(len(part), -1, -1),)
+            parts.append(_log_probabilities(model, repeated, outputs, part, part >= 0))
+        scores.append(torch.cat(parts))
+    scores = torch.stack(scores)
     if scores.isnan().any():
         raise not_finite("The probability of an order", model)
     return (scores.logsumexp(0) - math.log(len(scores))).tolist()
@@ -392,7 +363,10 @@ def print_unshuffled(
     pairs of sentences stand as in the documents, and the orders of five documents.
     """
     generator, documents, shuffled = random.Random(0), [], []
-    for sentences in (_sentences(example, tokenizer) for example in examples):
+    for example in examples:
+        ends = itertools.accumulate(map(int, example["sentence_lengths"]), initial=0)
+        token_ids = list(map(int, example["input_ids"]))
+        sentences = [tokenizer.decode(token_ids[start:end]) for start, end in itertools.pairwise(ends)]
         order = generator.sample(range(len(sentences)), len(sentences))
         if order != sorted(order) and all(sentence.strip() for sentence in sentences):
             documents.append(sentences)
@@ -409,9 +383,3 @@ def print_unshuffled(
     for sentences, order in list(zip(documents, found, strict=True))[:5]:
         lines = [f"  {place + 1}. {textwrap.shorten(sentences[place], 120)}" for place in order]
         print("\n".join(lines) + "\n", flush=True)
-
-
-def _sentences(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    token_ids = [int(i) for i in example["input_ids"]]
-    ends = itertools.accumulate(int(length) for length in example["sentence_lengths"])
-    return [tokenizer.decode(token_ids[start:end]) for start, end in itertools.pairwise([0, *ends])]

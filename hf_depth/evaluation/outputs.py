@@ -50,9 +50,8 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
         dataset, predicted_ids = evaluation.dataset, evaluation.predictions.label_ids
         spec, rows, split = dataset.spec, dataset.rows, dataset.split
         name = "_".join(dataset.key[1:] if one_benchmark else dataset.key)
-        path = Path(folder, f"predictions_{name}.jsonl")
-        write_predictions(path, evaluation)
-        written.append(path)
+        written.append(Path(folder, f"predictions_{name}.jsonl"))
+        write_predictions(written[-1], evaluation)
         if spec.labels is None:
             continue
         submissions = Path(folder, "submission", "" if one_benchmark else spec.benchmark)
@@ -100,9 +99,8 @@ def write_predictions(path: str | os.PathLike, evaluation: TaskEvaluation) -> No
 
 
 def _label(spec: TaskSpec, label_id: int) -> str | float | None:
-    if label_id not in spec.labels:
-        return None
-    return float(spec.label_values([label_id])[0]) if spec.is_regression else spec.labels[label_id]
+    text = spec.labels.get(label_id)
+    return text if text is None or not spec.is_regression else float(text)
 
 
 def write_submission(
@@ -149,12 +147,11 @@ def results_table(evaluations: Sequence[TaskEvaluation], markdown: bool = False)
     lines = []
     for evaluation in evaluations:
         spec, split, metrics = evaluation.dataset.spec, evaluation.dataset.split, evaluation.metrics
-        for name in spec.metric_names:
-            if name in metrics:
-                keys = (name, *(f"{baseline}_{name}" for baseline in shown), "unparsed_fraction")
-                digits = 4 if METRICS[name].scale == 1 else 2
-                texts = [f"{metrics[key]:.{digits}f}" if key in metrics else "" for key in keys]
-                lines.append([spec.full_name, split, name, *texts])
+        for name in filter(metrics.__contains__, spec.metric_names):
+            keys = (name, *(f"{baseline}_{name}" for baseline in shown), "unparsed_fraction")
+            digits = 4 if METRICS[name].scale == 1 else 2
+            texts = [f"{metrics[key]:.{digits}f}" if key in metrics else "" for key in keys]
+            lines.append([spec.full_name, split, name, *texts])
     # Not always are there baselines that were fitted, and only generated text can be unparseable.
     filled = [column < 6 or any(line[column] for line in lines) for column in range(len(head))]
     rows = [list(compress(line, filled)) for line in [head, *lines]]

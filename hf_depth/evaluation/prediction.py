@@ -1,5 +1,6 @@
 """[`TaskPredictor`]: predictions of a fine-tuned model for new examples."""
 
+import itertools
 import logging
 import os
 from typing import Any
@@ -34,12 +35,11 @@ def decode_generated(tokenizer: PreTrainedTokenizerBase, generated_ids: np.ndarr
 
     Other special tokens stay in the text: a label beside a sentinel is unparseable.
     """
-    padding = (-100, tokenizer.pad_token_id)
     texts = []
     for ids in generated_ids.tolist():
-        ids = ids[1:]  # the start token is `</s>` for BART, and a beginning for T5Gemma
-        ids = ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids
-        texts.append(tokenizer.decode([i for i in ids if i not in padding]).strip())
+        # The start token is `</s>` for BART, and a beginning for T5Gemma.
+        ids = itertools.takewhile(lambda token_id: token_id != tokenizer.eos_token_id, ids[1:])
+        texts.append(tokenizer.decode([i for i in ids if i not in (-100, tokenizer.pad_token_id)]).strip())
     return texts
 
 
@@ -98,9 +98,8 @@ class TaskPredictor:
         self.spec = get_task(task) if isinstance(task, str) else task
         check_sentence_tokens(model, tokenizer)
         check_prediction_mode([self.spec], prediction_mode)
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.prediction_mode, self.length_normalize_scores = prediction_mode, length_normalize_scores
-        self.batch_size = batch_size
         self.preprocessor = TaskPreprocessor(
             tokenizer,
             self.spec,
@@ -152,10 +151,8 @@ class TaskPredictor:
         if device is not None and device_map is not None:
             raise UserError("`device` and `device_map` both say where the model is. Give one of them.")
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir}
-        config = find_task_config(name_or_path, **hub)
-        if config is None and task is None:
-            config = TaskConfig.from_pretrained(name_or_path, **hub)  # raises
-        settings = {}
+        find = TaskConfig.from_pretrained if task is None else find_task_config  # without a task there must be one
+        config, settings = find(name_or_path, **hub), {}
         if config is not None:
             task = _chosen_task(config, task)
             names = ("sentence_language", "generation_max_length", "generation_num_beams", "length_normalize_scores")
@@ -171,10 +168,7 @@ class TaskPredictor:
         return cls(model, tokenizer, task, **settings | kwargs)
 
     def __call__(
-        self,
-        examples: NewExamples,
-        return_scores: bool = False,
-        **generate_kwargs: Any,
+        self, examples: NewExamples, return_scores: bool = False, **generate_kwargs: Any
     ) -> list[dict[str, Any]]:
         """
         Predict examples.
@@ -214,13 +208,12 @@ class TaskPredictor:
             return self._predict(padded(sources, self.tokenizer, self.model), return_scores, generate_kwargs)
 
         predictions = in_batches(self.model, predict, token_ids, list(map(len, token_ids)), self.batch_size)
-        if return_scores:
-            others = sum(prediction["label"] != prediction["best_label"] for prediction in predictions)
-            if others:
-                logger.warning(
-                    f"{others:,} of {len(predictions):,} generated labels are not those with the best score "
-                    '(`best_label`), which `prediction_mode="score_labels"` predicts.'
-                )
+        others = sum(one["label"] != one["best_label"] for one in predictions) if return_scores else 0
+        if others:
+            logger.warning(
+                f"{others:,} of {len(predictions):,} generated labels are not those with the best score "
+                '(`best_label`), which `prediction_mode="score_labels"` predicts.'
+            )
         return predictions
 
     def _predict(self, batch: dict, return_scores: bool, generate_kwargs: dict) -> list[dict[str, Any]]:
@@ -240,9 +233,8 @@ class TaskPredictor:
         return predictions
 
     def _generate(self, batch: dict, generate_kwargs: dict) -> list[str]:
-        if "max_new_tokens" not in generate_kwargs:  # which stands for a length
-            generate_kwargs = {"max_length": self.max_length} | generate_kwargs
-        generate_kwargs = self.generate_kwargs | generate_kwargs
+        length = {} if "max_new_tokens" in generate_kwargs else {"max_length": self.max_length}
+        generate_kwargs = self.generate_kwargs | length | generate_kwargs
         processors = [*(generate_kwargs.pop("logits_processor", None) or ()), FiniteLogits(self.model)]
         generated = self.model.generate(**batch, **generate_kwargs, logits_processor=processors)
         return decode_generated(self.tokenizer, generated)

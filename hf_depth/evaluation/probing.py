@@ -81,28 +81,33 @@ class ProbeOptions:
             raise UserError(f"`normalization` must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}.")
 
 
-class EmbeddingFeatures:
-    """The `spec.probe_features` of a model's embeddings (N, F), float32, normalized by what `fit_transform` saw."""
+class Features:
+    """Features of the texts of examples (N, F), which are scaled by those that `fit_transform` saw."""
 
-    title = "embeddings"  # in the log, as in the table of scores
-    regularization = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # its inverse, from strong to weak
+    title: str  # in the log, as in the table of scores
+    regularization: tuple[float, ...]  # its inverse, from strong to weak
+
+    def fit_transform(self, rows: Dataset) -> Any:
+        texts = self.read(rows)
+        self.fit(texts)
+        return self.combine(texts)
+
+    def transform(self, rows: Dataset) -> Any:
+        return self.combine(self.read(rows))
+
+
+class EmbeddingFeatures(Features):
+    """The `spec.probe_features` of a model's embeddings (N, F), float32."""
+
+    title = "embeddings"
+    regularization = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, options: ProbeOptions
     ):
         self.model, self.tokenizer, self.spec, self.options = model, tokenizer, spec, options
-        self.normalizer: Any = None
 
-    def fit_transform(self, rows: Dataset) -> np.ndarray:
-        embeddings = self.embed(rows)
-        embedded = embeddings[embeddings.any(axis=-1)]
-        self.normalizer = _normalizer(self.options.normalization).fit(embedded.astype(np.float64))
-        return self._features(embeddings)
-
-    def transform(self, rows: Dataset) -> np.ndarray:
-        return self._features(self.embed(rows))
-
-    def embed(self, rows: Dataset) -> np.ndarray:
+    def read(self, rows: Dataset) -> np.ndarray:
         """
         Return the embedding of each text of each example: float32, `(num_examples, num_columns, d_model)`.
 
@@ -115,40 +120,38 @@ class EmbeddingFeatures:
         is_embedded = np.array([[has_tokens[text] for text in example] for example in examples], dtype=bool)  # (N, C)
         size = self.model.get_encoder().config.get_text_config().hidden_size
         embeddings = np.zeros((*is_embedded.shape, size), dtype=np.float32)
-        if not is_embedded.any():
-            return embeddings
-        kept = [[text for text in example if has_tokens[text]] for example in examples]
-        if self.options.read_together:
-            embeddings[is_embedded] = self._embed(list(filter(None, kept)))
-        else:
-            texts = list(filter(has_tokens.get, texts))
-            places = {text: place for place, text in enumerate(texts)}
-            found = self._embed([[text] for text in texts])
-            embeddings[is_embedded] = found[[places[text] for example in kept for text in example]]
+        documents = examples if self.options.read_together else [[text] for text in texts]
+        documents = list(filter(None, ([text for text in one if has_tokens[text]] for one in documents)))
+        if documents:
+            options = {name: getattr(self.options, name) for name in ("layer", "pooling", "batch_size")}
+            found = torch.cat(sentence_embeddings(self.model, self.tokenizer, documents, **options)).numpy()
+            if not self.options.read_together:
+                places = {text: place for place, (text,) in enumerate(documents)}
+                found = found[[places[text] for example in examples for text in example if text in places]]
+            embeddings[is_embedded] = found
         return embeddings
 
-    def _embed(self, documents: list[list[str]]) -> np.ndarray:
-        """Return the embeddings of all texts, one after the other: float32, `(num_texts, d_model)`."""
-        options = {"layer": self.options.layer, "pooling": self.options.pooling, "batch_size": self.options.batch_size}
-        return torch.cat(sentence_embeddings(self.model, self.tokenizer, documents, **options)).numpy()
+    def fit(self, embeddings: np.ndarray) -> None:
+        from sklearn.decomposition import PCA  # half a second to import
+        from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-    def _features(self, embeddings: np.ndarray) -> np.ndarray:
+        normalizers = {
+            "standardize": StandardScaler(),
+            # Without directions in which there is nothing but rounding to be magnified.
+            "whiten": PCA(n_components=1 - 1e-6, whiten=True, svd_solver="full"),
+            "none": FunctionTransformer(),
+        }
+        embedded = embeddings[embeddings.any(axis=-1)].astype(np.float64)
+        self.normalizer = normalizers[self.options.normalization].fit(embedded)
+
+    def combine(self, embeddings: np.ndarray) -> np.ndarray:
         # In float64: whitening magnifies a direction, and the rounding in it, up to a thousand times.
         flat = self.normalizer.transform(embeddings.reshape(-1, embeddings.shape[-1]).astype(np.float64))
         embeddings = flat.reshape(*embeddings.shape[:2], -1) * embeddings.any(axis=-1, keepdims=True)
         return np.concatenate(FEATURES[self.spec.probe_features](embeddings), axis=-1, dtype=np.float32)
 
 
-def _normalizer(name: str) -> Any:
-    from sklearn.decomposition import PCA  # half a second to import
-    from sklearn.preprocessing import FunctionTransformer, StandardScaler
-
-    if name == "whiten":  # without directions in which there is nothing but rounding to be magnified
-        return PCA(n_components=1 - 1e-6, whiten=True, svd_solver="full")
-    return StandardScaler() if name == "standardize" else FunctionTransformer()
-
-
-class BagOfWords:
+class BagOfWords(Features):
     """
     The tf-idf weights of the tokens of each text column, one column beside the other.
 
@@ -162,34 +165,27 @@ class BagOfWords:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, dimensions: int | None = None, seed: int = 42
     ):
+        self.encoder, self.spec, self.dimensions, self.seed = TextEncoder(tokenizer), spec, dimensions, seed
+
+    def read(self, rows: Dataset) -> list[list[list[int]]]:
+        return [self.encoder(rows[name][:]) for name in self.spec.text_column_name]
+
+    def fit(self, columns: list[list[list[int]]]) -> None:
+        from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        self.encoder, self.spec, self.dimensions, self.seed = TextEncoder(tokenizer), spec, dimensions, seed
         self.vectorizer = TfidfVectorizer(analyzer=list, sublinear_tf=True)
-        self.decomposition: Any = None
-        self.scale = 1.0  # a network learns slowly from numbers as small as these
-
-    def fit_transform(self, rows: Dataset) -> Any:
-        from sklearn.decomposition import TruncatedSVD
-
-        columns = self._tokens(rows)
         weights = self.vectorizer.fit_transform([tokens for column in columns for tokens in column])
         if self.dimensions is not None:
             self.decomposition = TruncatedSVD(min(self.dimensions, *weights.shape), random_state=self.seed)
+            # A network learns slowly from numbers as small as these.
             self.scale = np.sqrt(np.mean(self.decomposition.fit_transform(weights) ** 2))
-        return self._features(columns)
 
-    def transform(self, rows: Dataset) -> Any:
-        return self._features(self._tokens(rows))
-
-    def _tokens(self, rows: Dataset) -> list[list[list[int]]]:
-        return [self.encoder(rows[name][:]) for name in self.spec.text_column_name]
-
-    def _features(self, columns: list[list[list[int]]]) -> Any:
+    def combine(self, columns: list[list[list[int]]]) -> Any:
         from scipy.sparse import hstack
 
         weights = [self.vectorizer.transform(column) for column in columns]
-        if self.decomposition is None:
+        if self.dimensions is None:
             return hstack(weights, format="csr")
         features = [self.decomposition.transform(column) / self.scale for column in weights]
         return np.concatenate(features, axis=-1, dtype=np.float32)
@@ -204,7 +200,7 @@ class Probe:
     several regularizations or, if the task has `probe_hidden_units`, a network after one of its epochs.
     """
 
-    def __init__(self, spec: TaskSpec, featurizer: EmbeddingFeatures | BagOfWords, seed: int = 42):
+    def __init__(self, spec: TaskSpec, featurizer: Features, seed: int = 42):
         self.spec, self.featurizer, self.seed = spec, featurizer, seed
         self.classifier: Any = None
         self._features: dict[str, Any] = {}  # of validation examples, which may be predicted later
@@ -317,16 +313,6 @@ def probe_task(
     with `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines.
 
     Raises `ValueError` if the task has no classes, or the training examples fewer than two of them.
-
-    >>> from hf_depth import add_sentence_tokens, get_task, load_model, train_tokenizer
-    >>> from hf_depth.evaluation.probing import probe_task
-    >>> rows = {"sentence": ["A fine film.", "A bad film."] * 4, "label": [1, 0] * 4}
-    >>> tokenizer = add_sentence_tokens(train_tokenizer(rows["sentence"], vocab_size=200, allow_fewer=True))
-    >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    >>> rows = Dataset.from_dict(rows)
-    >>> (evaluation,) = probe_task(model, tokenizer, get_task("glue/sst2"), rows, rows, {"validation": rows})
-    >>> evaluation.metrics["accuracy"], evaluation.metrics["bag_of_words_accuracy"]
-    (1.0, 1.0)
     """
     check_prediction_mode([spec], "probe", EVALUATION_MODES)
     train_label_ids = spec.label_ids(train)
@@ -394,12 +380,12 @@ def probe_tasks(
 
 def _write_results(folder: Path, evaluations: Sequence[TaskEvaluation]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    files: dict[str, dict[str, float]] = {}
-    for prefix, attribute in (("eval", "validation_splits"), ("predict", "test_splits")):
-        found = [one for one in evaluations if one.dataset.split in getattr(one.dataset.spec, attribute)]
+    files: dict[str, dict[str, float]] = {"all": {}}
+    for prefix, kind in (("eval", "validation_splits"), ("predict", "test_splits")):
+        found = [one for one in evaluations if one.dataset.split in getattr(one.dataset.spec, kind)]
         if found:
             files[prefix] = _named_metrics(prefix, found)
-    files["all"] = {name: value for metrics in files.values() for name, value in metrics.items()}
+            files["all"] |= files[prefix]
     for name, metrics in files.items():
         replace_text(folder / f"{name}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
     write_outputs(folder, evaluations)

@@ -83,7 +83,7 @@ class FeaturesTest(parameterized.TestCase):
     def test_each_text_is_embedded_by_itself_unless_they_are_read_together(self, kind, layer):
         rows = pairs(9)
         model, tokenizer = tiny_model(kind, num_layers=2), tiny_tokenizer(kind == "depth")
-        alone, together = (featurizer(kind, layer=layer, read_together=value).embed(rows) for value in (False, True))
+        alone, together = (featurizer(kind, layer=layer, read_together=value).read(rows) for value in (False, True))
         self.assertEqual((alone.shape, alone.dtype), ((9, 2, 16), np.float32))
         for number, row in enumerate(rows):
             texts = [row["sentence_1"], row["sentence_2"]]
@@ -102,7 +102,7 @@ class FeaturesTest(parameterized.TestCase):
         np.testing.assert_allclose(difference, first - second, atol=1e-5)
         np.testing.assert_allclose(features.transform(rows.select(range(3))), trained[:3], atol=1e-4)
         if normalization == "none":
-            np.testing.assert_allclose(first, features.embed(rows)[:, 0], atol=1e-6)
+            np.testing.assert_allclose(first, features.read(rows)[:, 0], atol=1e-6)
         else:
             np.testing.assert_allclose(single.mean(0), 0, atol=1e-6)
             np.testing.assert_allclose(single.var(0), 1, rtol=0.02)
@@ -116,8 +116,8 @@ class FeaturesTest(parameterized.TestCase):
         features = featurizer(read_together=read_together, normalization=normalization)
         expected = features.fit_transform(rows)
         with_holes = Dataset.from_dict({name: [*rows[name], *values] for name, values in holes.items()})
-        embeddings = features.embed(with_holes)
-        np.testing.assert_allclose(embeddings[:30], features.embed(rows), atol=1e-6)
+        embeddings = features.read(with_holes)
+        np.testing.assert_allclose(embeddings[:30], features.read(rows), atol=1e-6)
         self.assertEqual(embeddings.any(axis=-1)[30:].tolist(), [[False, False], [False, True], [True, False]])
         found = features.transform(with_holes)
         np.testing.assert_allclose(found[:30], expected, atol=1e-3)
