@@ -12,14 +12,14 @@ from helpers import script_arguments
 from hf_depth.arguments import data_args, model_args, task_args
 from hf_depth.ranges import Range, check_ranges
 from hf_depth.tasks.loading import LOADERS
-from hf_depth.training import argument_checks
+from hf_depth.training import training_args
 
 RANGES = {
     **model_args.RANGES,
     **data_args.CORPUS_RANGES,
     **data_args.OBJECTIVE_RANGES,
     **task_args.RANGES,
-    **argument_checks.RANGES,
+    **training_args.RANGES,
 }
 OTHERS = {"mlm_probability", "mean_noise_span_length"}  # by `check_noise`
 OTHERS |= {name for loader in LOADERS.values() for name in loader.option_names}  # by the loader

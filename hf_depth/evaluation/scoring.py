@@ -162,6 +162,7 @@ class TaskEvaluation:
     dataset: TaskDataset
     predictions: TaskPredictions
     metrics: dict[str, float]
+    step: int | None = None  # of the weights
 
     def baseline_score(self, name: str) -> float | None:
         """Return the [`optimized_score`] of `majority` or `chance`; `None` if there is none."""

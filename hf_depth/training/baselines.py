@@ -29,9 +29,8 @@ def fit_baselines(trainer: "TaskTrainer", splits: TaskSplits, names: Sequence[st
     """
     The metrics of baselines on the data sets that a trainer evaluates, as `<baseline>_<metric>`.
 
-    `"bag_of_words"` is a logistic regression on TF-IDF weights of the tokens. `"from_scratch"` is a model of the same
-    configuration with random weights, trained by the same settings. Validation examples choose the regularization of
-    the one, and the learning rate of the other: 1, 2 or 4 times the trainer's.
+    `"bag_of_words"` is a logistic regression on TF-IDF weights of the tokens, `"from_scratch"` the same training of
+    random weights. Validation examples choose the regularization of the one, and the learning rate of the other.
     """
     found: Scores = {}
     for name in names:

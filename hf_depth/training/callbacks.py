@@ -50,9 +50,8 @@ def evaluations_without_improvement(state: TrainerState) -> int:
 
 class RunTotals(TrainerCallback, ExportableState):
     """
-    What a run adds up from its first step on, in `trainer_state.json`. It has the sum of losses after `first_step`
-    and the state of the [`StepMonitor`]. It also has the counts of each source of a mixture, and how many workers read
-    a stream.
+    What a run adds up from its first step on, in `trainer_state.json`: losses after `first_step`, the state of the
+    [`StepMonitor`], the counts of each source of a mixture, and how many workers read a stream.
     """
 
     def __init__(self):
@@ -76,7 +75,7 @@ class RunTotals(TrainerCallback, ExportableState):
 
 
 def begin_training(trainer: "DepthTrainer") -> None:
-    """What is done when a training begins, or goes on; also in another try, of smaller batches."""
+    """When a training begins or goes on, also in another try of smaller batches."""
     state, checkpoint = trainer.state, trainer.resumed_from
     trainer.last_checkpoint, trainer.last_good_step = checkpoint, state.global_step
     state.compute_steps(trainer.args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
@@ -94,8 +93,7 @@ def begin_training(trainer: "DepthTrainer") -> None:
             state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
     trainer._total_loss_scalar, trainer.current_flos = trainer.totals.loss, 0
     # Evaluations of the weights of before, which may be of the same step, go.
-    trainer.evaluated.orders, trainer.evaluations, trainer.evaluated_steps = {}, {}, {}
-    trainer.last_evaluation = (None, {})
+    trainer.evaluated.orders, trainer.evaluations, trainer.last_evaluation = {}, {}, (None, {})
     trainer.set_up(trainer.model)  # which may have been made for this training
     trainer.monitor.restore(trainer.totals.monitor)
     trainer.running.begin()
@@ -108,12 +106,12 @@ class TrainingFlow(TrainerCallback):
     """
     When a trainer logs, evaluates and saves, and what it does when a training begins and ends.
 
-    - What is due at the end of an epoch is done at its last step (of a stream, after the pass). The checkpoint of that
-      step is written after all of it. `Trainer` would save first: a run that is killed then lacks the rest.
-    - The last step of all is saved unless nothing is, also with `save_strategy="best"` and when training ends early.
-      Otherwise the same command would train again from an earlier checkpoint on.
+    - What is due at the end of an epoch is done at its last step (of a stream, after the pass), before the checkpoint.
+      `Trainer` would save first: a run that is killed then lacks the rest.
+    - The last step is saved unless nothing is, also with `save_strategy="best"` and when training ends early, so that
+      the same command does not train again from an earlier checkpoint on.
     - With `load_best_model_at_end`, the best model is saved also between `save_steps`.
-    - Numbers are added up over the processes here, before a log: `trainer.log()` may be called on one of them.
+    - Numbers are added up over the processes before a log: `trainer.log()` may be called on one of them.
     - Collator and data set are told the number of each epoch, by which they draw anew.
     """
 

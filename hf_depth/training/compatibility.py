@@ -4,7 +4,7 @@ import functools
 import inspect
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +34,7 @@ EXAMPLES_TO_CHECK = 100  # few, as a data set may prepare each example when it i
 
 
 def check_trainer(trainer: "DepthTrainer") -> None:
-    """Raise `ValueError` if a part of a trainer would have no effect, or would train another model than asked for."""
+    """`UserError` if a part of a trainer would have no effect, or would train another model than asked for."""
     if trainer.compute_loss_func is not None:
         raise UserError(f"`compute_loss_func` is never called: override `compute_loss` of {type(trainer).__name__}.")
     halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
@@ -53,21 +53,19 @@ def check_trainer(trainer: "DepthTrainer") -> None:
     state = trainer.accelerator.state
     deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
     check_sharding(trainer.args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
+    _check_vocabularies(trainer)
+
+
+def _check_vocabularies(trainer: "DepthTrainer") -> None:
+    """`UserError` if model, tokenizer and collator do not fit together."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    check_parts(model, trainer.processing_class, trainer.data_collator, trainer.args.constrain_sentence_order)
-
-
-def check_parts(
-    model: PreTrainedModel, processing_class: Any, data_collator: Callable[..., Any], constrains_order: bool
-) -> None:
-    """Raise `ValueError` if a model without wrappers, its tokenizer and the collator do not fit together."""
     is_depth = has_sentence_tokens(model.config)
-    collators = objective_collators(data_collator) or [data_collator]
-    tokenizers = (processing_class, *(getattr(collator, "tokenizer", None) for collator in collators))
+    collators = objective_collators(trainer.data_collator) or [trainer.data_collator]
+    tokenizers = (trainer.processing_class, *(getattr(collator, "tokenizer", None) for collator in collators))
     tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
     for tokenizer in tokenizers:
         check_sentence_tokens(model, tokenizer)
-    if constrains_order and not (is_depth and tokenizers):
+    if trainer.args.constrain_sentence_order and not (is_depth and tokenizers):
         missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
         raise UserError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
     if any(tokenizer.get_vocab() != tokenizers[0].get_vocab() for tokenizer in tokenizers[1:]):
@@ -75,19 +73,18 @@ def check_parts(
             "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
             "for the data, the collator, the model and the trainer."
         )
-    for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
-        if isinstance(collators[0], collator) and is_depth != needs_depth:
-            objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
-            model_type = "depth" if needs_depth else "t5"
-            raise UserError(
-                f"{collator.__name__} writes {'' if needs_depth else 'no '}sentence tokens, which does not fit a "
-                f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the other "
-                f'kind of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
-            )
+    own = DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth  # of the other kind of model
+    if isinstance(collators[0], own):
+        objective, model_type = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
+        raise UserError(
+            f"{own.__name__} writes {'no ' if is_depth else ''}sentence tokens, which does not fit a "
+            f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the other kind "
+            f'of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
+        )
 
 
 def check_packed_rows(model: PreTrainedModel) -> None:
-    """Raise `ValueError` if a model, without wrappers and PEFT, cannot separate the examples of a packed row."""
+    """`UserError` if a model, without wrappers and PEFT, cannot separate the examples of a packed row."""
     if not getattr(model, "takes_packed_rows", False):
         raise UserError(
             f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
@@ -98,9 +95,8 @@ def check_packed_rows(model: PreTrainedModel) -> None:
 def check_evaluation_data(
     trainer: "DepthTrainer", datasets: EvaluationData, name_of_all: str = "eval_dataset"
 ) -> None:
-    """Raise an error if the evaluation data of a [`TaskTrainer`] does not fit the model, or two have one name."""
-    named = by_name(datasets)
-    names_by_key: dict[tuple[str, str, str], str] = {}
+    """`UserError` if the evaluation data of a [`TaskTrainer`] do not fit the model, or two have one name."""
+    named, names_by_key = by_name(datasets), {}
     for name, dataset in named.items():
         argument = f"{name_of_all}[{name!r}]" if name else name_of_all
         if not isinstance(dataset, TaskDataset):
@@ -122,7 +118,7 @@ def check_evaluation_data(
 
 
 def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
-    """Raise an error if prepared examples do not fit the model and the tokenizer of a [`TaskTrainer`]."""
+    """`UserError` if prepared examples do not fit the model and the tokenizer of a [`TaskTrainer`]."""
     if isinstance(dataset, Dataset) and len(dataset) > EXAMPLES_TO_CHECK:  # perhaps several data sets in one
         dataset = dataset.select(np.linspace(0, len(dataset) - 1, EXAMPLES_TO_CHECK).astype(int))
     examples = list(itertools.islice(iter(dataset), EXAMPLES_TO_CHECK))
@@ -150,13 +146,13 @@ def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Map
 
 
 def check_direction_of_metric(trainer: "DepthTrainer") -> None:
-    """Raise `ValueError` if `greater_is_better` contradicts the metric: the worst model would be kept."""
+    """`UserError` if `greater_is_better` contradicts the metric: the worst model would be kept."""
     args, known = trainer.args, {"score": True}
     name = (args.metric_for_best_model or "").removeprefix("eval_")
     for key, dataset in by_name(trainer.eval_dataset).items():
-        own = {"loss": False, "unparsed_fraction": False}
-        own[dataset.spec.metric_to_optimize] = dataset.spec.greater_is_better
-        known |= {f"{key}_{metric}" if key else metric: own[metric] for metric in own}
+        prefix = f"{key}_" if key else ""
+        known |= {f"{prefix}loss": False, f"{prefix}unparsed_fraction": False}
+        known[prefix + dataset.spec.metric_to_optimize] = dataset.spec.greater_is_better
     if name in known and args.greater_is_better not in (known[name], None):
         raise UserError(
             f"`greater_is_better` is {args.greater_is_better}, but for the `metric_for_best_model` {name!r} "

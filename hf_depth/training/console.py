@@ -63,7 +63,7 @@ def install_console(trainer: Trainer) -> None:
 
 def log_line(state: TrainerState, logs: dict[str, float]) -> str | None:
     """
-    The line to print for a log of training, of evaluations, or of the end of training; `None` if it has no figure.
+    The line to print for a log; `None` if it has no figure.
 
     >>> log_line(TrainerState(global_step=25, max_steps=400), {"eval_loss": 8.5, "eval_runtime": 2.0})
     'step  25/400 | evaluation: loss 8.5, seconds 2'

@@ -9,15 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset, IterableDataset
-from torch.utils.data import DataLoader, Sampler
+from datasets import IterableDataset
+from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..arguments.signals import STOP_SIGNALS
 from ..data.streams import TrainingStream
 from ..errors import UserError
-from .evaluation import longest_first
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -28,7 +27,7 @@ WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}
 
 
 def check_stream(trainer: "DepthTrainer") -> None:
-    """Warn of a plain stream to train on; `ValueError` if accelerate would divide one of ours again."""
+    """A warning of a plain stream to train on; `UserError` if accelerate would divide one of ours again."""
     if isinstance(trainer.train_dataset, IterableDataset):
         logger.warning(
             "`train_dataset` is a plain stream: its noise repeats if the stream does. Make it by "
@@ -43,23 +42,8 @@ def check_stream(trainer: "DepthTrainer") -> None:
         )
 
 
-def evaluation_sampler(sampler_fn: Callable[[Dataset], Sampler | None]) -> Callable[[Dataset], Sampler | None]:
-    """Return a function that makes the sampler of an evaluation: the longest examples first, if lengths are known."""
-
-    def sampler(dataset: Dataset) -> Sampler | None:
-        order = longest_first(dataset)
-        return sampler_fn(dataset) if order is None else order
-
-    return sampler
-
-
 def innermost_sampler(loader: DataLoader) -> Any:
-    """
-    Return the sampler that draws the order of a data loader, without the wrappers of accelerate.
-
-    >>> type(innermost_sampler(DataLoader(["an example"]))).__name__
-    'SequentialSampler'
-    """
+    """The sampler that draws the order of a data loader, without the wrappers of accelerate."""
     sampler = getattr(loader, "batch_sampler", None)
     while hasattr(sampler, "batch_sampler"):
         sampler = sampler.batch_sampler
@@ -68,9 +52,8 @@ def innermost_sampler(loader: DataLoader) -> Any:
 
 def set_epoch_of_sampler(loader: DataLoader, epoch: int, args: TrainingArguments) -> None:
     """
-    Make the order of an epoch depend only on its number and the seed, so that a resumed run continues it.
-
-    `Trainer` alone fails at this in the first epoch of a resumed run and with `group_by_length`.
+    Make the order of an epoch depend only on its number and the seed, so that a resumed run continues it. `Trainer`
+    fails at this in the first epoch of a resumed run and with `group_by_length`.
     """
     sampler = innermost_sampler(loader)
     if hasattr(sampler, "set_epoch"):
@@ -82,10 +65,8 @@ def set_epoch_of_sampler(loader: DataLoader, epoch: int, args: TrainingArguments
 
 def without_signals(dataloader: DataLoader) -> DataLoader:
     """
-    Make the workers of a data loader ignore signals, and return the data loader.
-
-    Launchers, clusters and Ctrl-C signal whole groups of processes. A worker that ended would stop the run before its
-    checkpoint is saved.
+    A data loader whose workers ignore signals. Launchers, clusters and Ctrl-C signal whole groups of processes: a
+    worker that ended would stop the run before its checkpoint is saved.
     """
     loader = getattr(dataloader, "base_dataloader", dataloader)  # without the wrapper of accelerate
     if not loader.num_workers:

@@ -40,8 +40,8 @@ STATIC_MULTIPLE = 128
 
 class EvaluationMetrics:
     """
-    What the loops of an evaluation add up over all examples of all processes, in float64, by the prefix of their
-    metrics. It also has how the model attends in the first batch. Its size does not grow with the examples.
+    What the loops of an evaluation add up over the examples of all processes, by the prefix of their metrics, and how
+    the model attends in the first batch.
     """
 
     def __init__(self, trainer: "DepthTrainer"):
@@ -125,18 +125,13 @@ class EvaluationMetrics:
 
 
 def by_name(datasets: Any) -> Mapping[str, Any]:
-    """
-    Data sets to evaluate on by their names; one that stands alone has the name `""`.
-
-    >>> by_name(["an example"]), by_name({"novels": ["an example"]})
-    ({'': ['an example']}, {'novels': ['an example']})
-    """
+    """Data sets to evaluate on by their names; one that stands alone has the name `""`."""
     return datasets if isinstance(datasets, Mapping) else {"": datasets}
 
 
 @contextlib.contextmanager
 def all_metadata(collators: Iterable[Any]) -> Iterator[None]:
-    """Let collators put the metadata of each example before its input, and afterwards those of none."""
+    """Let collators put the metadata of each example before its input; afterwards none."""
     try:
         for collator in collators:
             collator.set_metadata_probability(1.0)
@@ -147,13 +142,7 @@ def all_metadata(collators: Iterable[Any]) -> Iterator[None]:
 
 
 def longest_first(dataset: Any) -> list[int] | None:
-    """
-    The order in which an evaluation reads: the longest examples first, for little padding; `None` if lengths are
-    not known.
-
-    >>> longest_first(Dataset.from_dict({"input_ids": [[5, 1], [5, 6, 1], [7, 1]]}))
-    [1, 0, 2]
-    """
+    """The order in which an evaluation reads: the longest first, for little padding; `None` if lengths are unknown."""
     if isinstance(dataset, TaskDataset):
         dataset = dataset.prepared
     if isinstance(dataset, Dataset) and "input_ids" in dataset.column_names:

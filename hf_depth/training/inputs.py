@@ -31,8 +31,7 @@ def prepare_inputs(
     objective: Objective | type[Objective] | None,
 ) -> tuple[Any, Callable[..., Any], Any, Any, PreTrainedTokenizerBase | None, Objective | None]:
     """
-    What a trainer is given, with what an objective makes of it: the collator, the data sets and the tokenizer. A name,
-    a folder or a configuration becomes the model that it stands for.
+    What a trainer is given, with what an objective makes of it. A name, a folder or a configuration becomes its model.
     """
     if objective is not None:
         objective = _with_tokenizer(objective, tokenizer, model)
@@ -46,10 +45,8 @@ def prepare_inputs(
         data_collator = objective.collator(seed=seed) if data_collator is None else data_collator
         tokenizer = tokenizer or objective.tokenizer
     if isinstance(model, ModelSource):
-        if objective is not None:
-            own = objective.tokenizer
-        else:
-            own = tokenizer or getattr(objective_collator(data_collator), "tokenizer", None)
+        own = tokenizer or getattr(objective_collator(data_collator), "tokenizer", None)
+        own = own if objective is None else objective.tokenizer
         if own is None:
             raise UserError("`model` is a name, which needs a tokenizer: give `objective`, or `processing_class`.")
         set_seed(args.seed)  # rows of new tokens are drawn
@@ -60,7 +57,7 @@ def prepare_inputs(
 def _with_tokenizer(
     objective: Objective | type[Objective], tokenizer: PreTrainedTokenizerBase | None, model: Any
 ) -> Objective:
-    """An objective as it is. A class gives one with default settings and the tokenizer of the model."""
+    """An objective as it is, of a class the default one with the tokenizer of the model."""
     if isinstance(objective, Objective):
         return objective
     if not (isinstance(objective, type) and issubclass(objective, Objective)):

@@ -1,6 +1,6 @@
 """
-The model card, `README.md` in the folder of a run: the template beside this module, filled with what the trainer
-knows. The code in a card runs as it stands, with hf_depth and without it, and predicts what the run predicted.
+The model card, `README.md` in the folder of a run: `model_card_template.md`, filled with what the trainer knows. Its
+code runs as it stands, with hf_depth and without it, and predicts what the run predicted.
 """
 
 import json
@@ -46,10 +46,7 @@ MASKED_SENTENCES = [
 
 @dataclass
 class CardContent:
-    """
-    What a model card states beside what the trainer knows. But for `sections`, the fields are arguments of
-    `Trainer.create_model_card`, which replace what is here.
-    """
+    """What a model card states beside what the trainer knows: `sections`, and what `create_model_card` takes."""
 
     # Title -> what to list there, such as `{"Data": {"source": "novels"}}`; mappings become rows.
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -63,10 +60,8 @@ class CardContent:
 
 def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: Any) -> None:
     """
-    Write `README.md` with code, data, settings, results and limits into `args.output_dir`; for one process alone.
-
-    `model_name` is the title, where the model has no name on the Hub. `kwargs` are fields of [`CardContent`], which
-    stay in the `card` of the trainer.
+    Write `README.md` into `args.output_dir`; for one process alone. `model_name` is the title where the model has no
+    name on the Hub, `kwargs` are fields of [`CardContent`], which stay in the `card` of the trainer.
     """
     content = trainer.card or CardContent()
     told = {name: value for name, value in kwargs.items() if value is not None}
@@ -92,7 +87,7 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         base_model=base if base and is_hub_name(base) else None,
         datasets=sorted({name for name in _as_list(content.dataset_tags) if is_hub_name(name)}) or None,
         language=content.language or (None if language == LINES else language),
-        library_name="peft" if is_adapter(model) else "transformers",
+        library_name="peft" if hasattr(model, "peft_config") else "transformers",
         license=content.license or trainer.args.hub_license,
         metrics=sorted({score.metric_type for score in facts["scores"]}) or None,
         model_name=title if facts["scores"] else None,
@@ -107,7 +102,7 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         paper=PAPERS.get(model.config.model_type),
         is_task=is_task,
         is_depth=has_sentence_tokens(model.config),
-        is_adapter=is_adapter(model),
+        is_adapter=hasattr(model, "peft_config"),
         is_of_hub=bool(trainer.hub_model_id),
         # A name without `./` would be looked up on the Hub, where it may be somebody else's.
         name=repr(trainer.hub_model_id or f"./{folder.name}"),
@@ -121,11 +116,6 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         **facts,
     )
     (folder / "README.md").write_text(without_credentials(str(card)), encoding="utf-8")
-
-
-def is_adapter(model: torch.nn.Module) -> bool:
-    """Whether what is saved of a model is a PEFT adapter."""
-    return hasattr(model, "peft_config")
 
 
 def _as_list(values: str | Sequence[str] | None) -> list[str]:
@@ -142,10 +132,9 @@ def _sections(trainer: Trainer, model: PreTrainedModel, language: str | None) ->
     if content.dataset is not None:
         data["source"] = ", ".join(_as_list(content.dataset))
     if not any(isinstance(value, Mapping) for value in data.values()):
-        datasets = {"train": trainer.train_dataset, **by_name(trainer.eval_dataset)}
-        data |= {
-            name or "validation": {"examples": len(one)} for name, one in datasets.items() if isinstance(one, Sized)
-        }
+        for name, dataset in {"train": trainer.train_dataset, **by_name(trainer.eval_dataset)}.items():
+            if isinstance(dataset, Sized):
+                data[name or "validation"] = {"examples": len(dataset)}
     data |= {f"{name}, seen in training": counts for name, counts in trainer.running.sources.items()}
     if language:
         data["sentences split by"] = f"{get_sentence_splitter(language).version}, language {language}"
@@ -201,7 +190,7 @@ def _score(name: str, hub_name: str, value: float, data: Mapping[str, Any]) -> E
 def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:
     """What the code restores; `None` without a tokenizer, with noise of the user's own, and of PEFT."""
     tokenizer, objective = trainer.processing_class, objective_name(trainer.data_collator)
-    if tokenizer is None or objective is None or is_adapter(model):
+    if tokenizer is None or objective is None or hasattr(model, "peft_config"):
         return None
     collator, encoded = copy(objective_collator(trainer.data_collator)), tokenizer(SENTENCES, add_special_tokens=False)
     # The sentences may be longer than the examples of the run, as in bytes.
@@ -227,8 +216,7 @@ def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any]
 
 def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str, Any]) -> dict[str, Any]:
     """What the card states of a fine-tuned model alone, with the scores of its present weights."""
-    step, steps = trainer.weights_step, trainer.evaluated_steps
-    evaluations = [one for key, one in trainer.evaluations.items() if steps.get(key) == step]
+    evaluations = [one for one in trainer.evaluations.values() if one.step == trainer.weights_step]
     scores = []
     for evaluation in evaluations:
         spec, split, metrics = evaluation.dataset.spec, evaluation.dataset.split, evaluation.metrics
@@ -259,7 +247,7 @@ def _task_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None
     config, tokenizer = trainer.task_config, trainer.processing_class
     datasets = [*by_name(trainer.eval_dataset).values(), *(one.dataset for one in trainer.evaluations.values())]
     dataset = next((data for data in datasets if data is not None and len(data)), None)
-    if config is None or dataset is None or is_adapter(model):
+    if config is None or dataset is None or hasattr(model, "peft_config"):
         return None
     spec, rows = dataset.spec, dataset.rows
     index = min(range(min(100, len(rows))), key=lambda index: len(spec.prompt(rows[index])))

@@ -1,7 +1,7 @@
 """Optimizers of T5 that neither torch nor the Trainer has, and how `--optim` and `--optim_args` choose them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +25,17 @@ class OptimizerName(ExplicitEnum):
     MUON = "muon"
 
 
-class AdamWScale(Optimizer):
+class _StepsOnCPU(Optimizer):
+    """Has the numbers of steps where they are read: among several processes, the Trainer loads them to the GPU."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for each in self.state.values():
+            if "step" in each:
+                each["step"] = each["step"].cpu()
+
+
+class AdamWScale(_StepsOnCPU):
     r"""
     AdamW whose updates are scaled by the root mean square of the parameter, as Adafactor does: nanoT5's optimizer.
 
@@ -63,10 +73,6 @@ class AdamWScale(Optimizer):
             raise UserError(f"`min_rms` must be at least 0, got {min_rms}.")
         options = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}
         super().__init__(params, options)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        _count_on_cpu(self.state)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -110,13 +116,6 @@ class AdamWScale(Optimizer):
         return state
 
 
-def _count_on_cpu(state: Mapping[Tensor, dict[str, Any]]) -> None:
-    """Have the numbers of steps where they are read: among several processes, the Trainer loads them to the GPU."""
-    for each in state.values():
-        if "step" in each:
-            each["step"] = each["step"].cpu()
-
-
 def _rms(tensors: list[Tensor]) -> list[Tensor]:
     """Root mean squares, of half precision in float32, as tensors without dimensions."""
     is_half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
@@ -125,7 +124,7 @@ def _rms(tensors: list[Tensor]) -> list[Tensor]:
     return norms
 
 
-class MuonWithAdamW(Optimizer):
+class MuonWithAdamW(_StepsOnCPU):
     """
     `torch.optim.Muon` for matrices and `torch.optim.AdamW` for everything else, as one optimizer.
 
@@ -159,15 +158,11 @@ class MuonWithAdamW(Optimizer):
         adamw = {"betas": betas, "eps": eps, "lr": lr if adamw_lr is None else adamw_lr}
         # Both check their options, and are kept for their `step`; groups and states are those of this optimizer.
         self._parts = {
-            True: Muon(self._of_kind(groups, True) or _placeholder((1, 1)), **shared | muon),
-            False: AdamW(self._of_kind(groups, False) or _placeholder((1,)), **shared | adamw),
+            True: Muon(self._of_kind(groups, True) or [nn.Parameter(torch.zeros(1, 1))], **shared | muon),
+            False: AdamW(self._of_kind(groups, False) or [nn.Parameter(torch.zeros(1))], **shared | adamw),
         }
         made = {kind: iter(part.param_groups) for kind, part in self._parts.items()}
         super().__init__([next(made[group["use_muon"]]) for group in groups], shared)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        _count_on_cpu(self.state)
 
     @staticmethod
     def _of_kind(groups: list[dict[str, Any]], use_muon: bool) -> list[dict[str, Any]]:
@@ -181,10 +176,6 @@ class MuonWithAdamW(Optimizer):
             part.param_groups, part.state = self._of_kind(self.param_groups, use_muon), self.state
             part.step()
         return loss
-
-
-def _placeholder(shape: tuple[int, ...]) -> list[nn.Parameter]:
-    return [nn.Parameter(torch.zeros(shape))]
 
 
 def muon_groups(model: nn.Module, decayed: Iterable[str], weight_decay: float) -> list[dict[str, Any]]:
@@ -209,18 +200,12 @@ def muon_groups(model: nn.Module, decayed: Iterable[str], weight_decay: float) -
 # ---- What `--optim` and `--optim_args` say -------------------------------------------------------------------------
 
 
-def _boolean(text: str) -> bool:
-    return bool(strtobool(text))
-
-
-# What `optim_args` may say, and how its value is read.
+# What `optim_args` may say, and how its value is read; `strtobool` gives 0 or 1.
 _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
     "adamw_scale": {"min_rms": float},
-    "muon": {"momentum": float, "nesterov": _boolean, "ns_steps": int, "adjust_lr_fn": str, "adamw_lr": float},
-    "adafactor": {
-        "scale_parameter": _boolean,
-        **dict.fromkeys(("clip_threshold", "decay_rate", "beta1", "eps1", "eps2"), float),
-    },
+    "muon": {"momentum": float, "nesterov": strtobool, "ns_steps": int, "adjust_lr_fn": str, "adamw_lr": float},
+    "adafactor": {"scale_parameter": strtobool, "clip_threshold": float, "decay_rate": float}
+    | {"beta1": float, "eps1": float, "eps2": float},
 }
 
 
@@ -251,7 +236,7 @@ def get_optimizer_class_and_options(
 
 
 def check_optimizer(args: TrainingArguments) -> None:
-    """Raise `ValueError` if an optimizer lacks a package, or does not take its options."""
+    """`UserError` if an optimizer lacks a package, or does not take its options."""
     name = getattr(args.optim, "value", args.optim)
     try:
         kind, options = get_optimizer_class_and_options(args)
@@ -270,7 +255,7 @@ def read_options(args: TrainingArguments) -> dict[str, Any]:
 
     >>> from types import SimpleNamespace
     >>> read_options(SimpleNamespace(optim="adafactor", optim_args="scale_parameter=True,clip_threshold=2"))
-    {'scale_parameter': True, 'clip_threshold': 2.0}
+    {'scale_parameter': 1, 'clip_threshold': 2.0}
     """
     name, options = getattr(args.optim, "value", args.optim), {}
     known = _OPTIONS.get(name)
@@ -291,13 +276,10 @@ SETTINGS = ("weight_decay", "betas", "eps")
 
 
 def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """
-    What each group of an optimizer was told, before a checkpoint is loaded; the learning rate is that of the peak.
-    The dummy that stands for an optimizer of DeepSpeed has no groups.
-    """
+    """What each group of an optimizer was told, before a checkpoint is loaded, with the peak of its learning rate."""
     return [
         {name: group[name] for name in SETTINGS if name in group} | {"lr": group.get("initial_lr", group["lr"])}
-        for group in getattr(optimizer, "param_groups", [])
+        for group in getattr(optimizer, "param_groups", [])  # none in the dummy for an optimizer of DeepSpeed
     ]
 
 

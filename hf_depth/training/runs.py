@@ -1,12 +1,10 @@
-"""
-[`Run`], a training run in one folder: it finds a checkpoint to continue, trains, evaluates, predicts, saves, and
-writes the model card. Both example scripts use its subclasses [`PretrainingRun`] and [`FineTuningRun`].
-"""
+"""Training runs in one folder, as the example scripts make them: [`PretrainingRun`] and [`FineTuningRun`]."""
 
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -63,12 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 class Run:
-    """
-    A training run in `args.output_dir`.
-
-    Make it with [`Run.find`], which looks for a checkpoint to continue and checks that it fits. [`PretrainingRun`] and
-    [`FineTuningRun`] add metrics, tables and files. Each checkpoint holds the `description`, see [`describe_run`].
-    """
+    """A training run in `args.output_dir`, made by [`Run.find`]. Each checkpoint holds its `description`."""
 
     def __init__(self, args: DepthTrainingArguments, description: Mapping[str, Any], checkpoint: str | None = None):
         self.args = args
@@ -92,7 +85,7 @@ class Run:
         describe: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> "Run":
         """
-        Return the run of `args.output_dir`, which is new or continues from a checkpoint.
+        The run of `args.output_dir`, which is new or continues from a checkpoint that fits.
 
         Args:
             args: the arguments of the trainer. `resume_from_checkpoint` names a checkpoint, or is false to start anew.
@@ -106,9 +99,8 @@ class Run:
         # Wait for a run that is stopping: it saves a checkpoint, which this run then continues from.
         with alone_in_output_dir(args) if args.do_train else nullcontext():
             checkpoint = checkpoint_to_resume(args)
-            if callable(describe):
-                describe = describe(saved_description(checkpoint))
-            return cls(args, describe, checkpoint)
+            described = describe(saved_description(checkpoint)) if callable(describe) else describe
+            return cls(args, described, checkpoint)
 
     @property
     def steps(self) -> dict[str, bool]:
@@ -129,10 +121,9 @@ class Run:
         """Return the model to train or evaluate: `model`, or its trained weights if the training is finished."""
         if self.checkpoint is not None:
             check_same_model(self.checkpoint, model)
-        if self.checkpoint is not None and not self.do_train:
-            if hasattr(model, "peft_config"):
+            if not self.do_train and hasattr(model, "peft_config"):
                 model.load_adapter(self.best_checkpoint, model.active_adapter)
-            else:
+            elif not self.do_train:
                 settings = {"dtype": torch.float32, "attn_implementation": model.config._attn_implementation}
                 model = type(model).from_pretrained(self.best_checkpoint, **settings)
         self._is_restored = True
@@ -161,9 +152,9 @@ class Run:
                 f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
                 "the model and, after the end of training, returns the trained one."
             )
-        given = {"train_dataset": trainer.train_dataset, "eval_dataset": trainer.eval_dataset}
-        given["test_dataset"] = test_dataset
-        for (step, is_left), (name, dataset) in zip(self.steps.items(), given.items(), strict=True):
+        datasets = (trainer.train_dataset, trainer.eval_dataset, test_dataset)
+        names = ("train_dataset", "eval_dataset", "test_dataset")
+        for (step, is_left), name, dataset in zip(self.steps.items(), names, datasets, strict=True):
             if is_left and dataset is None:
                 raise UserError(f"`{step}` needs data: give `{name}`, or leave out `{step}`.")
         statistics = statistics or {}
@@ -188,7 +179,7 @@ class Run:
             self.finish(trainer)
 
     def train(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
-        """Train, from the checkpoint if there is one, and save model, state and metrics."""
+        """Train, and save model, state and metrics."""
         result = trainer.train(resume_from_checkpoint=self.checkpoint)
         trainer.save_model()
         if trainer.is_world_process_zero():  # it may hold results of an earlier model
@@ -196,12 +187,8 @@ class Run:
         trainer.save_state()
         trainer.save_metrics("train", result.metrics | {f"train_{k}": v for k, v in statistics.items()})
 
-    def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
-        """Save the metrics of the final model. With `load_best_model_at_end`, this is the best one."""
-        trainer.save_metrics("eval", self.final_metrics(trainer, statistics))
-
-    def final_metrics(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> dict[str, float]:
-        """Return the metrics of the final model. They are not computed again if training ended with an evaluation."""
+    def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> dict[str, float]:
+        """Save the metrics of the final model, or of the best one. If training ended with them, they are known."""
         state, (step, metrics) = trainer.state, trainer.last_evaluation
         if step != trainer.weights_step:
             steps = [log["step"] for log in state.log_history if any(name.startswith("eval_") for name in log)]
@@ -210,7 +197,9 @@ class Run:
             metrics = trainer.evaluate()
             if is_logged:
                 state.log_history.pop()
-        return metrics | {f"eval_{k}": v for k, v in statistics.items()}
+        metrics = metrics | {f"eval_{k}": v for k, v in statistics.items()}
+        trainer.save_metrics("eval", metrics)
+        return metrics
 
     def predict(self, trainer: DepthTrainer, test_dataset: Dataset | Mapping[str, Dataset]) -> None:
         """Save the metrics of the test data; with `predict_with_generate` also `predictions.jsonl`."""
@@ -227,9 +216,9 @@ class Run:
             decode, pad = trainer.processing_class.decode, trainer.processing_class.pad_token_id
             path = Path(self.args.output_dir, name)
             with path.open("w", encoding="utf-8") as file:
-                for prediction, target in zip(output.predictions, output.label_ids, strict=True):
+                for ids, target in zip(output.predictions, output.label_ids, strict=True):
                     texts = {
-                        "prediction": decode(prediction[(prediction >= 0) & (prediction != pad)]),
+                        "prediction": decode(ids[(ids >= 0) & (ids != pad)]),
                         "target": decode(target[target >= 0]),
                     }
                     file.write(json.dumps(texts, ensure_ascii=False) + "\n")
@@ -252,7 +241,7 @@ class Run:
             print(f"\nThe run is in {self.args.output_dir}.", flush=True)
 
     def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
-        """Return named scores with which to compare the score of an evaluation."""
+        """Named scores with which to compare the score of an evaluation."""
         return {}
 
     def begin(self, trainer: DepthTrainer, test_dataset: Any) -> None:
@@ -264,7 +253,7 @@ class Run:
 
 class PretrainingRun(Run):
     """
-    A [`Run`] of pre-training. At its end it shows metrics before and after, and DEPTH puts a held-out text in order.
+    A run of pre-training. At its end it shows metrics before and after, and DEPTH puts a held-out text in order.
 
     >>> import tempfile
     >>> from hf_depth import DepthTrainingArguments, PretrainingRun
@@ -296,60 +285,46 @@ class PretrainingRun(Run):
         given = [data for data in (trainer.train_dataset, trainer.eval_dataset, test_dataset) if data is not None]
         is_ours = bool(objective_collators(trainer.data_collator))  # of another nothing is known
         if given and is_ours and trainer.processing_class is not None and self.args.should_log:
-            print_examples(first_examples(given[0]), trainer.data_collator, trainer.processing_class)
+            _print_examples(given[0], trainer)
 
-    def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
-        metrics = self.final_metrics(trainer, statistics)
-        trainer.save_metrics("eval", metrics)
+    def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> dict[str, float]:
+        metrics = super().evaluate(trainer, statistics)
         if trainer.is_world_process_zero():
             names = filter(None, by_name(trainer.eval_dataset))
             reported = (*REPORTED_METRICS, *(f"eval_{name}_loss" for name in names))
             print("\n" + before_and_after(trainer.state, metrics, reported), flush=True)
-            self.save_unshuffling(trainer)
-
-    def save_unshuffling(self, trainer: DepthTrainer) -> None:
-        """Write a DEPTH model's un-shuffling accuracies to `unshuffling.json` and `.png`, if it generates."""
-        for prefix, accuracies in trainer.unshuffling.items():
-            if not prefix.startswith("eval"):
-                continue
-            path = Path(self.args.output_dir, prefix.replace("eval", "unshuffling", 1) + ".json")
-            path.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
-            plot_unshuffling(accuracies, path.with_suffix(".png"))
-            logger.info(f"Un-shuffling accuracies by number of sentences and position are in {path}")
+            for prefix, accuracies in trainer.unshuffling.items():  # of a DEPTH model that generates
+                if prefix.startswith("eval"):
+                    path = Path(self.args.output_dir, prefix.replace("eval", "unshuffling", 1) + ".json")
+                    path.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
+                    plot_unshuffling(accuracies, path.with_suffix(".png"))
+                    logger.info(f"Un-shuffling accuracies by number of sentences and position are in {path}")
+        return metrics
 
     def report(self, trainer: DepthTrainer) -> None:
-        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # no process has the whole model
-        if not self.args.do_eval or sharded or not trainer.is_world_process_zero():
-            return
-        if has_sentence_tokens(trainer.model.config):
+        is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # no process has the whole model
+        shows_order = self.args.do_eval and not is_sharded and has_sentence_tokens(trainer.model.config)
+        if shows_order and trainer.is_world_process_zero():
             # Load the saved model, as a user would.
             saved = self.do_train and not hasattr(trainer.model, "peft_config")
             model = AutoModelForSeq2SeqLM.from_pretrained(self.args.output_dir) if saved else trainer.model
-            print_unshuffled(model, trainer.processing_class, first_examples(trainer.eval_dataset, 100))
+            print_unshuffled(model, trainer.processing_class, _first_examples(trainer.eval_dataset, 100))
 
 
-def first_examples(dataset: Any, number: int = 2) -> list[dict[str, Any]]:
-    """
-    The first prepared examples. A stream gives those before it is shuffled, several data sets those of the first one.
-
-    >>> first_examples([{"input_ids": [5, 6]}, {"input_ids": [7]}, {"input_ids": [8]}])
-    [{'input_ids': [5, 6]}, {'input_ids': [7]}]
-    """
+def _first_examples(dataset: Any, number: int) -> list[dict[str, Any]]:
+    """The first prepared examples, of a stream before it is shuffled, of several data sets those of the first one."""
     if isinstance(dataset, Mapping):
         dataset = next(iter(dataset.values()))
     rows = list(itertools.islice(dataset.one_pass() if isinstance(dataset, TrainingStream) else dataset, number))
     return unpack_rows(rows)[:number]
 
 
-def print_examples(
-    examples: Iterable[Mapping[str, Any]],
-    data_collator: Callable[[list], Mapping[str, torch.Tensor]],
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    """Print prepared examples as text: the document, its metadata, what the encoder reads, what the decoder writes."""
+def _print_examples(dataset: Any, trainer: DepthTrainer) -> None:
+    """Print two examples as text: the document, its metadata, what the encoder reads, what the decoder writes."""
     print("\nWhat the model reads and writes:")
-    for example in examples:
-        batch = data_collator([example])
+    tokenizer = trainer.processing_class
+    for example in _first_examples(dataset, 2):
+        batch = trainer.data_collator([example])
         input_ids, labels = batch["input_ids"][0][batch["attention_mask"][0].bool()], batch["labels"][0]
         metadata_ids = [int(i) for i in example.get(METADATA_IDS, ())]
         print(f"document: {tokenizer.decode([int(i) for i in example['input_ids']])}")
@@ -360,7 +335,7 @@ def print_examples(
 
 class FineTuningRun(Run):
     """
-    A [`Run`] of fine-tuning. It predicts every test set, writes the predictions, and shows a table of all scores.
+    A run of fine-tuning. It predicts every test set, writes the predictions, and shows a table of all scores.
 
     >>> import tempfile
     >>> from hf_depth import FineTuningRun, TaskTrainingArguments
@@ -401,7 +376,7 @@ class FineTuningRun(Run):
         trainer.save_metrics("predict", _as_files_name(metrics))
 
     def baselines(self, trainer: TaskTrainer) -> dict[str, float]:
-        """Return the mean scores of the majority class and of random guesses on the same data."""
+        """The mean scores of the majority class and of random guesses on the same data."""
         evaluations: dict[str, TaskEvaluation] = {}
         for dataset in by_name(trainer.eval_dataset).values():
             if dataset is not None and dataset.key in trainer.evaluations:
@@ -414,17 +389,14 @@ class FineTuningRun(Run):
         return found
 
     def report(self, trainer: TaskTrainer) -> None:
-        evaluations = list(trainer.evaluations.values())
-        if not trainer.is_world_process_zero():
-            return
-        scored = [evaluation for evaluation in evaluations if evaluation.dataset.has_targets]
-        if scored:
-            print("\n" + results_table(scored), flush=True)
-        for path in write_outputs(self.args.output_dir, evaluations):
-            logger.info(f"Predictions are in {path}")
+        if trainer.is_world_process_zero():
+            scored = [one for one in trainer.evaluations.values() if one.dataset.has_targets]
+            if scored:
+                print("\n" + results_table(scored), flush=True)
+            for path in write_outputs(self.args.output_dir, list(trainer.evaluations.values())):
+                logger.info(f"Predictions are in {path}")
 
 
 def _as_files_name(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Rename metrics of test data as the files have them: `test_loss` becomes `predict_loss`."""
-    renamed = ((f"predict_{name.removeprefix('test_')}" if name.startswith("test_") else name) for name in metrics)
-    return dict(zip(renamed, metrics.values(), strict=True))
+    """Metrics of test data as the files have them: `test_loss` becomes `predict_loss`."""
+    return {re.sub("^test_", "predict_", name): value for name, value in metrics.items()}

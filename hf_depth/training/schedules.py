@@ -3,7 +3,6 @@
 import logging
 import math
 from functools import partial
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -47,70 +46,66 @@ def t5_inverse_sqrt(step: int, *, num_warmup_steps: int, num_training_steps: int
     return share
 
 
-def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
+def make_schedule(
+    args: TrainingArguments, optimizer: Optimizer, num_training_steps: int, is_trial: bool = False
+) -> LRScheduler:
     """
-    The schedule of training arguments, with a warning if its warm-up is longer than the run.
+    The schedule of training arguments. `UserError` if a learning rate is not finite or above its peak, as far as a few
+    steps show; a warning if the warm-up is longer than the run, unless this is a trial.
 
     The decay of `t5_inverse_sqrt` and `warmup_stable_decay` takes a tenth of all steps, unless
     `lr_scheduler_kwargs` has `num_decay_steps`. `reduce_lr_on_plateau` and `greedy` heed `greater_is_better`.
     """
     warmup_steps = args.get_warmup_steps(num_training_steps)
-    if warmup_steps > num_training_steps:
+    if warmup_steps > num_training_steps and not is_trial:
         logger.warning(
             f"The warm-up of {warmup_steps} steps is longer than the run of {num_training_steps}: the learning rate "
             "does not come to its peak. Give fewer `--warmup_steps`."
         )
-    return _checked_schedule(args, optimizer, num_training_steps)
-
-
-def _schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
-    warmup_steps = args.get_warmup_steps(num_training_steps)
-    options = dict(args.lr_scheduler_kwargs or {})
-    for name, value in options.items():
-        if isinstance(value, float) and not math.isfinite(value):  # of some, the learning rate would be 0
-            raise UserError(f"{name} must be finite, got {value}.")
-    if kind == ScheduleName.T5_INVERSE_SQRT:
-        options = {"num_decay_steps": num_training_steps // 10} | options
-        _check_decay(options, 0, num_training_steps)
-        run = {"num_warmup_steps": warmup_steps or T5_WARMUP_STEPS, "num_training_steps": num_training_steps}
-        return LambdaLR(optimizer, partial(t5_inverse_sqrt, **run, **options))
-    if kind == SchedulerType.WARMUP_STABLE_DECAY:
-        decay = num_training_steps // 10
-        if options.get("num_stable_steps") is not None:
-            decay = num_training_steps - warmup_steps - options["num_stable_steps"]
-        options = {"num_decay_steps": max(1, decay)} | options
-        _check_decay(options, warmup_steps, num_training_steps)
-    if kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
-        # Their own default takes every metric for a loss: a score that rises would lower the learning rate.
-        options = {"mode": "max" if args.greater_is_better else "min"} | options
-    return get_scheduler(kind, optimizer, warmup_steps, num_training_steps, scheduler_specific_kwargs=options)
-
-
-def _check_decay(options: dict[str, Any], warmup_steps: int, num_training_steps: int) -> None:
-    if warmup_steps + options["num_decay_steps"] > num_training_steps:
-        raise UserError(
-            f"warmup_steps {warmup_steps} and num_decay_steps {options['num_decay_steps']} are more than the "
-            f"{num_training_steps} steps of the run."
-        )
-
-
-def check_schedule(args: TrainingArguments, peak: float) -> None:
-    """Raise `ValueError` if the schedule cannot be made for a run of the same length with this peak."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
-    _checked_schedule(args, optimizer, args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH)
-
-
-def _checked_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
-    """A schedule whose learning rates are finite and not above their peak, as far as a few steps show."""
     try:
-        schedule = _schedule(args, optimizer, num_training_steps)
+        schedule = _schedule(kind, args, optimizer, warmup_steps, num_training_steps)
         for share in getattr(schedule, "lr_lambdas", ())[:1]:  # of all parameters alike; none if it follows a metric
             for step in range(0, num_training_steps + 1, max(1, num_training_steps // TRIED_STEPS)):
                 if not 0 <= share(step) <= 1 + 1e-6:
                     raise UserError(f"the learning rate of step {step} would be {share(step):g} times its peak.")
-        return schedule
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         given = f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs` {args.lr_scheduler_kwargs}"
         raise UserError(f"{given}: {error}") from error
+    return schedule
+
+
+def check_schedule(args: TrainingArguments, peak: float) -> None:
+    """`UserError` if the schedule cannot be made for a run of the same length with this peak."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    make_schedule(args, optimizer, args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH, is_trial=True)
+
+
+def _schedule(
+    kind: str, args: TrainingArguments, optimizer: Optimizer, warmup_steps: int, num_training_steps: int
+) -> LRScheduler:
+    options = dict(args.lr_scheduler_kwargs or {})
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):  # of some, the learning rate would be 0
+            raise UserError(f"{name} must be finite, got {value}.")
+    before_decay = warmup_steps
+    if kind == ScheduleName.T5_INVERSE_SQRT:
+        options = {"num_decay_steps": num_training_steps // 10} | options
+        before_decay = 0
+    elif kind == SchedulerType.WARMUP_STABLE_DECAY:
+        decay = num_training_steps // 10
+        if options.get("num_stable_steps") is not None:
+            decay = num_training_steps - warmup_steps - options["num_stable_steps"]
+        options = {"num_decay_steps": max(1, decay)} | options
+    elif kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
+        # Their own default takes every metric for a loss: a score that rises would lower the learning rate.
+        options = {"mode": "max" if args.greater_is_better else "min"} | options
+    if "num_decay_steps" in options and before_decay + options["num_decay_steps"] > num_training_steps:
+        raise UserError(
+            f"warmup_steps {before_decay} and num_decay_steps {options['num_decay_steps']} are more than the "
+            f"{num_training_steps} steps of the run."
+        )
+    if kind == ScheduleName.T5_INVERSE_SQRT:
+        run = {"num_warmup_steps": warmup_steps or T5_WARMUP_STEPS, "num_training_steps": num_training_steps}
+        return LambdaLR(optimizer, partial(t5_inverse_sqrt, **run, **options))
+    return get_scheduler(kind, optimizer, warmup_steps, num_training_steps, scheduler_specific_kwargs=options)

@@ -56,14 +56,12 @@ class SpikeDetector:
 
 class StepMonitor(TrainerCallback):
     """
-    Looks at the loss and the gradient norm of every step of a trainer.
+    Looks at the loss and the gradient norm of every step of a trainer, on all processes at the same time.
 
-    - A step far above the recent ones is a spike: one line, and its examples in `spikes.jsonl`. The line is a warning
-      if the loss is too high. Steps are judged when something is logged or saved, so as not to wait for the device.
+    - A step far above the recent ones is a spike: one line, a warning if it is the loss, and its examples in
+      `spikes.jsonl`. Steps are judged when something is logged or saved, so as not to wait for the device.
     - With `skip_bad_batches`, a step whose loss or gradient is not finite on any process changes neither weights nor
       moments, and is in no mean. For that the CPU waits for the device in each step.
-
-    All processes call every method at the same time, because they judge a step together.
     """
 
     def __init__(self, trainer: "DepthTrainer"):
@@ -71,7 +69,7 @@ class StepMonitor(TrainerCallback):
         self.restore({})
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON."""
+        """What a checkpoint keeps."""
         recent = {name: list(detector.recent) for name, detector in self.detectors.items()}
         return {"recent": recent, "skipped_batches": self.num_skipped}
 
@@ -116,10 +114,10 @@ class StepMonitor(TrainerCallback):
         steps, self.waiting = self.waiting, []
         end_of_quiet, spikes = QUIET_SHARE * self.trainer.state.max_steps, []
         for (step, _), values in zip(steps, self._means(steps) if steps else [], strict=True):
-            values = dict(zip(self.detectors, values, strict=True))
-            found = {name: value for name, value in values.items() if self.detectors[name].is_spike(value)}
-            if step <= end_of_quiet:
-                found = {name: value for name, value in found.items() if not math.isfinite(value)}
+            found = {}
+            for (name, detector), value in zip(self.detectors.items(), values, strict=True):
+                if detector.is_spike(value) and (step > end_of_quiet or not math.isfinite(value)):
+                    found[name] = value
             spikes += [(step, found)] if found else []
         if spikes:
             step, found = spikes[0]
@@ -130,7 +128,7 @@ class StepMonitor(TrainerCallback):
             self._tell(spikes, f"Spike at step {step}: {what}.{others}", level)
 
     def _skip(self, step: int, loss: float, norm: float) -> None:
-        """Leave the optimizer nothing to do, and take the step out of all means; the schedule goes on."""
+        """Leave the optimizer nothing to do, and take the step out of all means."""
         trainer, most = self.trainer, self.trainer.args.skip_bad_batches
         what = f"Step {step}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
         if self.num_skipped == most:
@@ -178,14 +176,14 @@ class StepMonitor(TrainerCallback):
 
 
 def check_loss(trainer: "DepthTrainer", loss: float) -> None:
-    """`FloatingPointError`, which says what to do, if the loss is not finite."""
+    """`FloatingPointError` if the loss is not finite."""
     if not math.isfinite(loss):
         raise FloatingPointError(_not_finite(trainer, f"The training loss is {loss}"))
     trainer.last_good_step = trainer.state.global_step
 
 
 def check_losses(trainer: "DepthTrainer") -> float:
-    """Return the mean loss since the last log over all processes. All raise if it is not finite on one of them."""
+    """The mean loss since the last log over all processes. All raise if it is not finite on one of them."""
     losses = gather_object([trainer._tr_loss.item()])
     mean = sum(losses) / len(losses)
     check_loss(trainer, next((loss for loss in losses if not math.isfinite(loss)), mean))
@@ -193,10 +191,13 @@ def check_losses(trainer: "DepthTrainer") -> float:
 
 
 def check_parameters(trainer: "DepthTrainer") -> None:
-    """Raise `FloatingPointError` on all processes if a weight is not finite. Names the first such weight."""
-    parts = {name: _local_part(parameter) for name, parameter in trainer.model.named_parameters()}
-    finite = torch.stack([part.isfinite().all() for part in parts.values()]).tolist()
-    bad = [name for name, is_finite in zip(parts, finite, strict=True) if not is_finite]
+    """`FloatingPointError` on all processes, which names a weight that is not finite."""
+    names, finite = [], []
+    for name, parameter in trainer.model.named_parameters():
+        part = getattr(parameter, "ds_tensor", parameter).detach()  # of this process, under ZeRO-3
+        names.append(name)
+        finite.append((part.to_local() if hasattr(part, "to_local") else part).isfinite().all())  # under FSDP2
+    bad = [name for name, is_finite in zip(names, torch.stack(finite).tolist(), strict=True) if not is_finite]
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         bad = gather_object(bad)
     if bad:
@@ -209,9 +210,3 @@ def _not_finite(trainer: "DepthTrainer", what: str) -> str:
         "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite until "
         f"step {trainer.last_good_step}; nothing was saved after that."
     )
-
-
-def _local_part(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """A parameter, or this process's part of it under DeepSpeed ZeRO-3 or FSDP2."""
-    part = getattr(parameter, "ds_tensor", parameter).detach()
-    return part.to_local() if hasattr(part, "to_local") else part

@@ -1,10 +1,9 @@
 """
-The weighted loss of a batch, and the statistics of labels behind the metrics of pre-training.
-
-Each statistic is a sum over examples. It is added up over batches, accumulation steps and processes before it is
-divided, so memory does not grow with the number of examples.
+The weighted loss of a batch, and the statistics behind the metrics of pre-training: sums over examples, which are
+added up over batches and processes before they are divided.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
 # The columns of the batches of a mixture that are counted for each source.
 COUNTED = ("source", "num_documents", "num_examples", "num_tokens", "ended_passes")
-# The columns of `example_statistics`, in order. "sentence" labels are sentence tokens of the input, "eosen" labels are
-# `<eosen>`. "reconstruction" labels are all others: tokens of the text, sentinels and `</s>`. They include the
-# sentence tokens by which a prefix language model goes on, which have no place in the order of its input.
+# The columns of `example_statistics`. "sentence" labels are sentence tokens of the input, "eosen" labels are
+# `<eosen>`, "reconstruction" labels all others. These include the sentence tokens by which a prefix language model
+# goes on.
 STATISTICS = (
     "examples",
     "tokens",  # labels that count
@@ -61,7 +60,7 @@ def loss_weights(
     num_processes: int = 1,
 ) -> torch.Tensor:
     """
-    The weight of each label (B, T), padded with -100, in the loss: (B, T), float32. `num_items` are the labels of the
+    The weight in the loss of each label (B, T), padded with -100: (B, T), float32. `num_items` are the labels of the
     global batch (by default of this one), `num_processes` those over which gradients are averaged.
     """
     weights = torch.ones(labels.shape, device=labels.device)
@@ -83,10 +82,9 @@ def weighted_loss(
     needs_gradients: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
     """
-    The sum of the weighted losses of all labels, the losses of the labels (B, T), and the outputs of the model.
-
-    `weights_losses` says whether `forward` takes `loss_weights`, and computes the loss without all logits. To other
-    models, `inputs` gives `decoder_input_ids` (B, T). `needs_gradients` is of the losses of single labels.
+    The sum of the weighted losses of all labels, the losses of the labels (B, T), and the outputs of the model. Where
+    `weights_losses`, `forward` takes `loss_weights`; other models read `decoder_input_ids` (B, T). `needs_gradients`
+    is of the losses of single labels.
     """
     if weights_losses and not needs_gradients:
         outputs = model(**inputs, use_cache=False, loss_weights=weights)
@@ -105,10 +103,7 @@ def weighted_loss(
 
 
 def sentence_sequence(ids: torch.Tensor, config: PreTrainedConfig, width: int | None = None) -> torch.Tensor:
-    """
-    The sentence tokens of each row of ids (B, L), in their order: (B, width), padded with -1. The width is by default
-    `num_sentence_tokens`; those past it are left out.
-    """
+    """The sentence tokens of each row of ids (B, L), in their order: (B, width), padded with -1, the rest left out."""
     return _in_front(ids, is_sentence_token(ids, config), config.num_sentence_tokens if width is None else width)
 
 
@@ -138,9 +133,8 @@ def given_sequence(
     ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
 ) -> torch.Tensor:
     """
-    [`sentence_sequence`] of ids. If labels go on with sentences that the input has not (prefix language modelling),
-    these are left out of the labels. Other ids are all kept: a model may write a sentence token several times, so that
-    others come late.
+    [`sentence_sequence`] of ids, without the sentences of a continuation (prefix language modelling), which the input
+    does not have. Ids that a model wrote are all read: it may repeat a sentence token, so that others come late.
     """
     gold = sentence_sequence(labels, config)
     sequence = gold if ids is labels else sentence_sequence(ids, config, max(gold.shape[1], ids.shape[1]))
@@ -161,8 +155,8 @@ def shuffled_segments(
     input_ids: torch.Tensor, labels: torch.Tensor, decoder_segment_ids: torch.Tensor, config: PreTrainedConfig
 ) -> torch.BoolTensor:
     """
-    [`is_shuffled`] for each example of packed rows, whose inputs have as many sentence tokens as their labels. It
-    has the shape (B, T) of `decoder_segment_ids`, and is true in column `n - 1` if example `n` of the row is shuffled.
+    [`is_shuffled`] for packed rows, whose inputs have as many sentence tokens as their labels: (B, T), true in column
+    `n - 1` if example `n` of the row is shuffled.
     """
     if not has_sentence_tokens(config):
         return torch.zeros_like(labels, dtype=torch.bool)
@@ -191,17 +185,13 @@ def unshuffling_statistics(
     generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
 ) -> torch.Tensor:
     """
-    What generated targets have right, one row per example: what [`unshuffling_table`] adds up.
+    What generated targets (B, G) have right, one row per example, float64: whether the example is shuffled, its number
+    of sentences, `ORDER_STATISTICS`, and which of the N positions are right. `input_ids` are (B, S), `labels` (B, T).
 
     - `exact` is 1 if the sentence tokens generated are those of the labels in the same order.
     - `tau_sum` is Kendall's tau between both orders, `2 * concordant pairs / pairs - 1`. A pair of which a token was
       not generated is not concordant.
     - An example with fewer than two sentences has no order, and counts nowhere.
-    - Where the labels go on with sentences that the input has not (prefix language modelling), only the sentences of
-      the input count.
-
-    `generated_ids` are (B, G), `input_ids` (B, S), `labels` (B, T), for N sentence tokens. A row has in float64
-    whether the example is shuffled, its number of sentences, `ORDER_STATISTICS`, and which positions are right (N).
     """
     gold = given_sequence(labels, input_ids, labels, config)  # (B, N)
     generated = given_sequence(generated_ids, input_ids, labels, config)  # (B, G), G >= N
@@ -224,10 +214,7 @@ def unshuffling_statistics(
 
 
 def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:
-    """
-    Sums of [`unshuffling_statistics`] (B, 2 + C), float64 of shape `(2, N + 1, C)`: for examples left in order and for
-    shuffled ones, and for 0 to N sentences. They are added up over batches.
-    """
+    """Sums of [`unshuffling_statistics`] (B, 2 + C), (2, N + 1, C): in order and shuffled, of 0 to N sentences."""
     keys, rows = statistics[:, :2].long(), statistics[:, 2:]
     table = rows.new_zeros(2, rows.shape[1] - len(ORDER_STATISTICS) + 1, rows.shape[1])
     return table.index_put_((keys[:, 0], keys[:, 1]), rows, accumulate=True)
@@ -235,9 +222,8 @@ def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:
 
 def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str, float]:
     """
-    Metrics from a summed [`unshuffling_table`]: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0;
-    of a model that writes no order: -1), of all examples and of shuffled ones. If each sentence token had to be
-    generated once (`constrained`), the names say so.
+    Metrics from a summed [`unshuffling_table`], of all examples and of shuffled ones: `order_exact`, its chance level,
+    and `order_kendall_tau` (chance: 0; no order at all: -1). The names say if each sentence token had to come once.
     """
     metrics = {}
     decoding = "_constrained" if constrained else ""
@@ -256,10 +242,7 @@ def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str,
 def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """
     Un-shuffling accuracy from a summed [`unshuffling_table`], for `all` examples of at least two sentences and for the
-    `shuffled` ones.
-
-    - `by_number_of_sentences`: the share of examples whose order is right, and the mean of Kendall's tau;
-    - `by_position`: the share of examples with the right sentence there, among those that have one.
+    `shuffled` ones: `by_number_of_sentences`, of whole orders, with the mean of Kendall's tau, and `by_position`.
 
     Each entry has `examples`, `correct`, `accuracy`, its 95 % Wilson score `interval` and the level of `chance`.
     """
@@ -268,7 +251,6 @@ def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[s
 
 
 def _accuracies(rows: np.ndarray) -> dict[str, list[dict[str, Any]]]:
-    """By number of sentences and by position, from rows for two sentences and more."""
     by_number, by_position = [], []
     sizes = np.arange(2, len(rows) + 2)  # (len(rows),)
     for size, (examples, exact, tau) in zip(sizes.tolist(), rows[:, :3].tolist(), strict=True):
@@ -312,8 +294,7 @@ def example_statistics(
     decoder_segment_ids: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
-    One row of [`STATISTICS`] per example. A packed row has one row, with the sums over its examples. The shape is
-    `(B, len(STATISTICS))`, the dtype float64.
+    One row of [`STATISTICS`] per example, or per packed row: (B, len(STATISTICS)), float64.
 
     `input_ids` and `attention_mask` are (B, S). All others are (B, T): `labels` with -100 for padding, `token_losses`
     (unweighted, 0 for padding), `predictions` (the likeliest ids) and `decoder_segment_ids` (of packed rows).
@@ -356,11 +337,9 @@ def example_statistics(
 
 def summarize(sums: torch.Tensor) -> dict[str, float]:
     """
-    Metrics from summed [`example_statistics`]; a measure without any label to measure it on is left out.
-
-    Losses are in nats per label (`loss` is weighted, the others are not), accuracies and fractions in [0, 1].
-    `sentence_accuracy_chance` is what guessing among the sentence tokens that remain would reach: H(n)/n for n
-    sentences.
+    Metrics from summed [`example_statistics`]. Losses are in nats per label (`loss` is weighted, the others are not),
+    accuracies and fractions in [0, 1]. `sentence_accuracy_chance` is that of guessing among the sentence tokens that
+    remain, H(n)/n for n sentences. A measure without any label to measure it on is left out.
     """
     s = dict(zip(STATISTICS, sums.tolist(), strict=True))
     ratios = {
@@ -395,13 +374,9 @@ def _harmonic_number(n: torch.Tensor) -> torch.Tensor:
 class TrainingMetrics:
     """
     What is added up between two logs of a training: the components of the loss, and rates. A mixture also counts what
-    was seen of each source since the training began:
-
-    - `documents`: the documents that begin in the examples seen;
-    - `examples`: the examples seen, of which a packed row holds several;
-    - `tokens`: their tokens before corruption, without special tokens;
-    - `passes`: for map-style data, the examples (or rows) seen divided by their number. For streams, the number of
-      complete passes, as a mean over the workers of all processes.
+    was seen of each source since the training began: the `documents` that begin in its examples, its `examples` (of
+    which a packed row holds several), their `tokens` before corruption, and its `passes`. These are rows divided by
+    their number, or complete passes of a stream as a mean over the workers of all processes.
 
     Sums stay on the device: no step waits for it. [`~TrainingMetrics.gather`] adds them up over the processes.
     """
@@ -439,12 +414,7 @@ class TrainingMetrics:
 
     def snapshot(self) -> Callable[[], None]:
         """A function that forgets what is counted from now on."""
-        before = self._sums, self._source_sums
-
-        def go_back() -> None:
-            self._sums, self._source_sums = before
-
-        return go_back
+        return functools.partial(vars(self).update, _sums=self._sums, _source_sums=self._source_sums)
 
     def gather_sources(self) -> None:
         """Add up what was seen of each source; all processes call this at the same time."""
@@ -453,30 +423,26 @@ class TrainingMetrics:
         trainer = self.trainer
         sums = trainer.accelerator.reduce(self._source_sums, "sum").tolist()
         trainer.totals.sources = dict(zip(self._names, sums, strict=True))
+        sizes = getattr(trainer.train_dataset, "source_sizes", None)  # not of a stream
         for name, (documents, examples, tokens, rows, ended) in trainer.totals.sources.items():
             counts = {"documents": int(documents), "examples": int(examples), "tokens": int(tokens)}
-            if isinstance(trainer.train_dataset, MixtureDataset):
-                passes = rows / trainer.train_dataset.source_sizes[name]
-            else:
-                passes = ended / trainer.args.num_readers
+            passes = ended / trainer.args.num_readers if sizes is None else rows / sizes[name]
             self.sources[name] = counts | {"passes": round(passes, 4)}
             self._gathered |= {f"{name}/{count}": number for count, number in self.sources[name].items()}
 
     def gather(self) -> None:
         """Add up what the next log shows; all processes call this at the same time."""
         self.gather_sources()
-        sums, self._sums = self._sums, None
-        if sums is None:
+        if self._sums is None:
             return
-        sums = self.trainer.accelerator.reduce(sums, "sum")
+        sums, self._sums = self.trainer.accelerator.reduce(self._sums, "sum"), None
         # The loss itself is in the log already, and accuracies take predictions, which training does not make.
         names = self.trainer.training_metrics
         self._gathered |= {name: value for name, value in summarize(sums).items() if name in names}
         now = time.perf_counter()
         if self._clock is not None:
-            statistics = dict(zip(STATISTICS, sums.tolist(), strict=True))
-            tokens = statistics["input_tokens"] + statistics["tokens"]
-            self._gathered["tokens_per_second"] = tokens / (now - self._clock)
+            tokens = sums[STATISTICS.index("input_tokens")] + sums[STATISTICS.index("tokens")]
+            self._gathered["tokens_per_second"] = tokens.item() / (now - self._clock)
         self._clock = now
 
     def pause(self, seconds: float) -> None:

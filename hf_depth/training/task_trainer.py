@@ -39,8 +39,7 @@ class TaskTrainer(DepthTrainer):
       the metrics of the task. `eval_loss` is the loss of the targets.
     - `eval_score` is the mean of `metric_to_optimize` over the first data set of each task, on a scale from 0 to 1. A
       better one is always greater.
-    - `predict(...)` returns [`TaskPredictions`] as its `predictions`, in the order of the examples, whatever the
-      number of processes.
+    - `predict(...)` returns [`TaskPredictions`] as its `predictions`, in the order of the examples.
 
     Args:
         data_collator: by default `DataCollatorForTasks(processing_class)`.
@@ -48,9 +47,8 @@ class TaskTrainer(DepthTrainer):
         eval_dataset (`TaskDataset` or `Mapping[str, TaskDataset]`): as `TaskSplits.eval_dataset` gives it. The keys of
             several stand in the names of their metrics: `eval_accuracy`, `eval_rte_accuracy`.
         processing_class: the tokenizer that the examples were prepared with.
-        task_config ([`TaskConfig`]): the tasks and how their examples were prepared: `task_config.json` of each saved
-            model, from which [`TaskPredictor`] reads it. By default that of `eval_dataset`.
-        kwargs: the other arguments of [`DepthTrainer`], but none that replaces its loss or the metrics of the tasks.
+        task_config ([`TaskConfig`]): what each saved model says of its tasks in `task_config.json`, for
+            [`TaskPredictor`]. By default that of `eval_dataset`.
 
     >>> import tempfile
     >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
@@ -123,10 +121,7 @@ class TaskTrainer(DepthTrainer):
         self.task_config = self._complete_task_config(task_config)
 
     def fit_baselines(self, splits: TaskSplits, names: Sequence[str] | None = None) -> None:
-        """
-        Before training, measure what scores are to be compared with, see [`fit_baselines`]. All evaluations then have
-        it beside their metrics and in the tables: `eval_bag_of_words_accuracy`, `predict_from_scratch_accuracy`.
-        """
+        """Before training, fit what all evaluations compare with, such as `eval_bag_of_words_accuracy`."""
         self.baselines = fit_baselines(self, splits, self.args.baselines or () if names is None else names)
 
     def _complete_task_config(self, task_config: TaskConfig | None) -> TaskConfig | None:
@@ -173,10 +168,7 @@ class TaskTrainer(DepthTrainer):
     def evaluation_loop(
         self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
-        """
-        The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are [`TaskPredictions`] in the
-        order of `rows`, `label_ids` is `None`.
-        """
+        """The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are [`TaskPredictions`]."""
         if description == "Prediction":
             check_evaluation_data(self, {"": dataloader.dataset}, "test_dataset")
         dataset = self._task_dataset = dataloader.dataset
@@ -197,9 +189,8 @@ class TaskTrainer(DepthTrainer):
             dataset.spec, dataset.rows, **predicted, train_label_ids=dataset.train_label_ids
         )
         metrics |= self.baselines.get(dataset.key, {})
-        self.evaluations[dataset.key] = TaskEvaluation(dataset, predictions, metrics)
+        self.evaluations[dataset.key] = TaskEvaluation(dataset, predictions, metrics, self.weights_step)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
-        self.evaluated_steps[dataset.key] = self.weights_step
         return output._replace(predictions=predictions, label_ids=None)
 
     def prediction_step(
@@ -219,15 +210,12 @@ class TaskTrainer(DepthTrainer):
             )
         index = inputs.pop("index")
         loss = self.batch_loss(model, inputs, ignore_keys) if "labels" in inputs else None
-        if self._scores_labels():
+        if self.args.prediction_mode == "score_labels":
             ids, mask, means = inputs["input_ids"], inputs["attention_mask"], self.args.length_normalize_scores
             with torch.no_grad(), self.autocast():
                 return loss, score_labels(self.model, ids, mask, self._label_ids, length_normalized=means), index
         settings = generation_settings(self, self._gen_kwargs | gen_kwargs)
         return loss, generate(self, model, inputs, **settings), index
-
-    def _scores_labels(self) -> bool:
-        return self.args.prediction_mode == "score_labels"
 
     def _task_predictions(self, dataset: TaskDataset, outputs: np.ndarray, index: np.ndarray) -> TaskPredictions:
         """What came out of the loop, in the order of the examples."""
@@ -238,7 +226,7 @@ class TaskTrainer(DepthTrainer):
                 "not each of them once: the processes disagree about the data."
             )
         outputs = outputs[order]
-        if self._scores_labels():
+        if self.args.prediction_mode == "score_labels":
             check_finite_scores(outputs)
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])

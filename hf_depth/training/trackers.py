@@ -11,11 +11,9 @@ from transformers.trainer_callback import ExportableState
 
 class TrackedRun(TrainerCallback, ExportableState):
     """
-    Begins a run of W&B before W&B's own callback would, and names one of Trackio. The run has an identity, which each
-    checkpoint keeps in `trainer_state.json`: training that is continued goes on in the same run.
-
-    What the user says comes first: the environment (`WANDB_RUN_ID`, `WANDB_RESUME`, `WANDB_NAME`, `WANDB_PROJECT`, a
-    sweep), `run_name`, or a run that `wandb.init` has begun.
+    Begins a run of W&B before W&B's own callback would, and names one of Trackio. `trainer_state.json` keeps its
+    identity: training that is continued goes on in the same run. What the user says comes first, by the environment
+    (`WANDB_RUN_ID`, …), by `run_name`, or by a run that `wandb.init` has begun.
     """
 
     def __init__(self):

@@ -32,7 +32,7 @@ from .checkpoints.saving import remove_unfinished, save_checkpoint, save_model, 
 from .checkpoints.stopping import end_processes
 from .compatibility import check_packed_rows, check_trainer
 from .console import install_console
-from .data_loading import check_stream, evaluation_sampler, set_epoch_of_sampler, without_signals
+from .data_loading import check_stream, set_epoch_of_sampler, without_signals
 from .evaluation import (
     WITH_METADATA,
     EvaluationMetrics,
@@ -41,6 +41,7 @@ from .evaluation import (
     generate,
     generate_in_order,
     generation_settings,
+    longest_first,
     use_generation_config,
 )
 from .inputs import ModelSource, evaluation_collator, metadata_collators, objective_collators, prepare_inputs
@@ -170,9 +171,8 @@ class DepthTrainer(Seq2SeqTrainer):
         self.resumed_from: str | None = None
         self.optimizer_settings: list[dict[str, Any]] = []
         self._gen_kwargs: dict[str, Any] = {}
-        # For tasks: the latest evaluation of each data set since the training began, and the step of its weights.
+        # For tasks: the latest evaluation of each data set since the training began.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
-        self.evaluated_steps: dict[tuple[str, str, str], int] = {}
         self.last_evaluation: tuple[int | None, dict[str, float]] = (None, {})  # its step and its metrics
         self._returns_generated = False
 
@@ -208,8 +208,10 @@ class DepthTrainer(Seq2SeqTrainer):
     def places(self) -> dict[str, int | None]:
         """The tokens that encoder and decoder have places for; `None` for any number."""
         model = self._without_wrappers(self.model)
-        stacks = {"input_ids": model.get_encoder(), "labels": model.get_decoder()}
-        return {name: number_of_places(stack) for name, stack in stacks.items()}
+        return {
+            "input_ids": number_of_places(model.get_encoder()),
+            "labels": number_of_places(model.get_decoder()),
+        }
 
     @property
     def sums_device(self) -> torch.device:
@@ -225,10 +227,9 @@ class DepthTrainer(Seq2SeqTrainer):
     def generation_max_length(self) -> int | None:
         """What is generated at most, in tokens with the start token; `None` where `generate()` decides."""
         length, places = self.args.generation_max_length, self.places["labels"]
-        if length is None and self.args.generation_config is not None:
-            length = self.model.generation_config.max_length
-        elif length is None:
-            length = self.longest_target()
+        if length is None:
+            is_configured = self.args.generation_config is not None
+            length = self.model.generation_config.max_length if is_configured else self.longest_target()
         return length if None in (length, places) else min(length, places)
 
     def longest_target(self) -> int | None:
@@ -267,9 +268,7 @@ class DepthTrainer(Seq2SeqTrainer):
             if self.args.should_save:
                 remove_unfinished(self.args.output_dir)
             if resume_from_checkpoint is True:
-                resume_from_checkpoint = last_complete_checkpoint(self.args)
-                if resume_from_checkpoint is None:
-                    raise UserError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
+                resume_from_checkpoint = last_complete_checkpoint(self.args, is_needed=True)
             self.resumed_from = resume_from_checkpoint or None
             self.args.save_total_limit = None  # by which `Trainer` would remove the last checkpoint at its end
             self.args.eval_on_start &= self.resumed_from is None  # the run has it in its logs already
@@ -309,7 +308,8 @@ class DepthTrainer(Seq2SeqTrainer):
         if not is_training:
             # Who reads predictions, or gives them to `compute_metrics`, expects them in the order of the data set.
             if self.is_of_tasks or (description != "test" and self.compute_metrics is None):
-                kwargs["sampler_fn"] = evaluation_sampler(kwargs["sampler_fn"])
+                stock = kwargs["sampler_fn"]
+                kwargs["sampler_fn"] = lambda data: longest_first(data) or stock(data)
             self.args, self.data_collator = copy.copy(self.args), self.eval_data_collator
             # Each example counts. `Trainer` would give persistent workers to another data set of the same name.
             self.args.dataloader_drop_last = self.args.dataloader_persistent_workers = False
@@ -465,29 +465,27 @@ class DepthTrainer(Seq2SeqTrainer):
         """
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
         devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
-        collators = metadata_collators(self.eval_data_collator) if has_metadata(dataloader.dataset) else []
-        options = {"prediction_loss_only": prediction_loss_only, "ignore_keys": ignore_keys}
+        passes = {metric_key_prefix: contextlib.nullcontext()}
+        if has_metadata(dataloader.dataset) and (collators := metadata_collators(self.eval_data_collator)):
+            passes[f"{metric_key_prefix}_{WITH_METADATA}"] = all_metadata(collators)
+        outputs = []
         prepare_evaluation(self.accelerator, self.model)
         with torch.random.fork_rng(devices, enabled=self.is_in_train):
-            output = self._one_loop(dataloader, description, metric_key_prefix=metric_key_prefix, **options)
-            if collators:
-                prefix = f"{metric_key_prefix}_{WITH_METADATA}"
-                with all_metadata(collators):
-                    metrics = self._one_loop(dataloader, description, metric_key_prefix=prefix, **options).metrics
-                metrics.pop(f"{prefix}_model_preparation_time", None)
-                output.metrics.update(metrics)
+            for prefix, with_metadata in passes.items():
+                self.gather_function = self.accelerator.gather_for_metrics
+                with with_metadata, self.evaluated.loop(prefix):
+                    output = super().evaluation_loop(
+                        dataloader, description, prediction_loss_only, ignore_keys, prefix
+                    )
+                if f"{prefix}_loss" in output.metrics:
+                    metrics = self.evaluated.metrics(prefix)
+                    output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
+                outputs.append(output)
+        for output in outputs[1:]:
+            output.metrics.pop(f"{prefix}_model_preparation_time", None)
+            outputs[0].metrics.update(output.metrics)
         self.running.pause(time.perf_counter() - started)
-        return output
-
-    def _one_loop(self, dataloader: DataLoader, description: str, metric_key_prefix: str, **options: Any):
-        """One pass over the examples, with the metrics of what it has added up."""
-        self.gather_function = self.accelerator.gather_for_metrics
-        with self.evaluated.loop(metric_key_prefix):
-            output = super().evaluation_loop(dataloader, description, metric_key_prefix=metric_key_prefix, **options)
-        if f"{metric_key_prefix}_loss" in output.metrics:
-            metrics = self.evaluated.metrics(metric_key_prefix)
-            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
-        return output
+        return outputs[0]
 
     def prediction_step(
         self,

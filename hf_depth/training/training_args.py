@@ -1,23 +1,24 @@
 """Arguments of [`DepthTrainer`] and of [`TaskTrainer`]."""
 
+import json
 import logging
 import os
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import DeepSpeedPlugin
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import SchedulerType, Seq2SeqTrainingArguments
 from transformers.hf_argparser import HfArg
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
 from ..errors import UserError, suggestion
-from ..ranges import check_ranges
+from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
-from .argument_checks import RANGES, check_arguments, check_json
 from .optimizers import OptimizerName, check_optimizer, read_options
 from .schedules import ScheduleName, check_schedule
 from .sharding import check_whole_matrices, dividing_engine
@@ -37,11 +38,43 @@ ADAMW_RATES = (1e-4, 1e-3)
 DEFAULT_OPTIMIZER = OptimizerName.ADAMW_SCALE
 # The names that an argument may have: those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
-MAY_BE_DEFAULT = ("lr_scheduler_type", "warmup_steps", "learning_rate", "optim")
+MAY_BE_DEFAULT = ("optim", "learning_rate", "adam_epsilon")
 BASELINES = ("bag_of_words", "from_scratch")
 # Fifty lines in a run, but at least one in 500 steps: a loss that is not finite is noticed at the next log.
 LOGGING_SHARE, MOST_STEPS_WITHOUT_LOG = 0.02, 500
 ADAM_EPSILON = {OptimizerName.ADAMW_SCALE: 1e-6}  # nanoT5's; of all others the Trainer's
+# Ranges that transformers, torch and datasets do not check, or only after data and model are loaded.
+RANGES = {
+    "learning_rate": NOT_NEGATIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "max_grad_norm": NOT_NEGATIVE,
+    "num_train_epochs": Range(above=0),
+    "per_device_train_batch_size": AT_LEAST_ONE,
+    "per_device_eval_batch_size": AT_LEAST_ONE,
+    "gradient_accumulation_steps": AT_LEAST_ONE,
+    "eval_steps": Range(above=0),
+    "save_steps": Range(above=0),
+    "save_total_limit": AT_LEAST_ONE,
+    "seed": Range(least=0, most=2**32 - 1),  # the limits of numpy
+    "dataloader_num_workers": WORKERS,
+    "generation_max_length": Range(least=2),  # the start token counts
+    "generation_num_beams": AT_LEAST_ONE,
+    "sentence_loss_coefficient": NOT_NEGATIVE,
+    "skip_bad_batches": NOT_NEGATIVE,
+    "early_stopping_patience": AT_LEAST_ONE,
+    "early_stopping_threshold": NOT_NEGATIVE,
+    "probe_layer": NOT_NEGATIVE,
+}
+# Arguments of transformers that would have no effect or a wrong one: the values they may have, and why.
+UNSUPPORTED = {
+    "label_smoothing_factor": ((0.0,), "the trainers weight one cross-entropy for each label"),
+    "neftune_noise_alpha": ((None, 0.0), "it finds no embedding of encoder and decoder of a T5"),
+    **dict.fromkeys(
+        ("bf16_full_eval", "fp16_full_eval"),
+        ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
+    ),
+    "restore_callback_states_from_checkpoint": ((False,), "callbacks of this package restore their states themselves"),
+}
 
 
 def _known_name(argument: str, value: str) -> ExplicitEnum:
@@ -73,6 +106,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     """
 
     _argument_group_name = "training"
+    _is_from_scratch = _is_adapter = False  # the model
 
     sentence_loss_coefficient: float = HfArg(
         default=1.0, help="Weight of the cross-entropy of sentence tokens; 1.0 is plain cross-entropy."
@@ -126,14 +160,15 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self):
-        not_given = [name for name in MAY_BE_DEFAULT if getattr(self, name) is None]
+        # What was not given, and what stands for it: another value was set since.
+        self._defaults = {name: None for name in MAY_BE_DEFAULT if getattr(self, name) is None}
         check_ranges(self, RANGES)
         self._use_precision_of_launcher()
-        self._fill_optimizer(not_given)
-        if "lr_scheduler_type" in not_given:
+        self._choose_optimizer()
+        if self.lr_scheduler_type is None:
             self.lr_scheduler_type = SchedulerType.COSINE
         self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type)
-        if "warmup_steps" in not_given:  # the schedules of this package have lengths of their own
+        if self.warmup_steps is None:  # the schedules of this package have lengths of their own
             self.warmup_steps = 0 if isinstance(self.lr_scheduler_type, ScheduleName) else DEFAULT_WARMUP
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
@@ -150,15 +185,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             self.dataloader_pin_memory = False  # as with `use_cpu`: torch warns of it in each loop over batches
         if uses_own_loading:
             self.accelerator_config.non_blocking = self.dataloader_pin_memory
-        self._defaults = {name: getattr(self, name) for name in not_given}
-        if "optim" in not_given and self.optim != DEFAULT_OPTIMIZER and self.process_index == 0:
-            logger.warning(
-                f"`optim` is {self.optim.value}, with learning rates of its own: {DEFAULT_OPTIMIZER.value} needs "
-                f"whole matrices, of which each process has only a part under {dividing_engine(self)}."
-            )
         check_optimizer(self)
-        check_schedule(self, max(self._default_rates if "learning_rate" in not_given else [self.learning_rate]))
-        check_arguments(self)
+        check_schedule(self, max(self._default_rates if "learning_rate" in self._defaults else [self.learning_rate]))
+        self._check()
 
     def _use_precision_of_launcher(self) -> None:
         """Take the precision that `accelerate launch` sets in the environment, so that runs are described by it."""
@@ -173,23 +202,26 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             )
         setattr(self, precision, True)
 
-    def _fill_optimizer(self, not_given: Collection[str]) -> None:
-        """Take the default optimizer, one that parameters in parts allow, and its learning rate and epsilon."""
+    def _choose_optimizer(self) -> None:
+        """Take the optimizer, learning rate and epsilon for this kind of model, where none was given."""
         engine = dividing_engine(self)
-        if "optim" in not_given:
-            self.optim = DEFAULT_OPTIMIZER if engine is None else OptimizerNames.ADAMW_TORCH
+        is_default = {name for name, value in self._defaults.items() if getattr(self, name) == value}
+        if "optim" in is_default:
+            whole = OptimizerNames.ADAMW_TORCH_FUSED if self._is_adapter else DEFAULT_OPTIMIZER
+            self.optim = self._defaults["optim"] = whole if engine is None else OptimizerNames.ADAMW_TORCH
         self.optim = _known_name("optim", self.optim)
         check_whole_matrices(self, engine)
-        if "learning_rate" in not_given:
-            self.learning_rate = self._default_rates[0]
-        elif "optim" in not_given and engine is not None:
+        if "optim" in is_default and engine is not None and "learning_rate" not in self._defaults:
             raise UserError(
                 f"`learning_rate` {self.learning_rate} without `optim`: under {engine} the default is not "
                 f"{DEFAULT_OPTIMIZER.value}, but adamw_torch, whose learning rates are lower. Give `--optim "
                 "adamw_torch` as well, or leave the learning rate out."
             )
-        if self.adam_epsilon is None:
-            self.adam_epsilon = ADAM_EPSILON.get(self.optim, Seq2SeqTrainingArguments.adam_epsilon)
+        if "learning_rate" in is_default:
+            self.learning_rate = self._defaults["learning_rate"] = self._default_rates[self._is_from_scratch]
+        if "adam_epsilon" in is_default:
+            epsilon = ADAM_EPSILON.get(self.optim, Seq2SeqTrainingArguments.adam_epsilon)
+            self.adam_epsilon = self._defaults["adam_epsilon"] = epsilon
 
     def _convert(self) -> None:
         """Have transformers convert and check all arguments but the names that it does not know."""
@@ -197,7 +229,13 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         own_names = {name: value for name, value in own_names.items() if isinstance(value, NAMES[name][1])}
         for name in own_names:
             setattr(self, name, getattr(Seq2SeqTrainingArguments, name))
-        check_json(self)
+        for name in self._VALID_DICT_FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, str) and value.startswith("{"):  # otherwise it names a file
+                try:
+                    json.loads(value)
+                except ValueError as error:  # which names no flag
+                    raise UserError(f"`{name}` must be JSON, got {value!r}: {error}.") from error
         super().__post_init__()
         precision = {"tf32": "high", "ieee": "highest"}.get(torch.backends.fp32_precision)
         if precision is not None and (self.torch_compile or self.tf32 is not None):
@@ -212,6 +250,47 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 "SCRIPT ...` uses them all, with one process for each. CUDA_VISIBLE_DEVICES=0 says that one is enough."
             )
             self._n_gpu = 1
+
+    def _check(self) -> None:
+        """Stop on what would train something else than was asked for, or fail only when data are prepared."""
+        if "optim" in self._defaults and self.optim != DEFAULT_OPTIMIZER and self.process_index == 0:
+            logger.warning(
+                f"`optim` is {self.optim.value}, with learning rates of its own: {DEFAULT_OPTIMIZER.value} needs "
+                f"whole matrices, of which each process has only a part under {dividing_engine(self)}."
+            )
+        for name, (allowed, reason) in UNSUPPORTED.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise UserError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise UserError(
+                f"`max_steps` must be at least 1, got {self.max_steps}. Leave it out (-1) to train for "
+                "`num_train_epochs`. To evaluate without training, leave out `--do_train`."
+            )
+        if self.skip_bad_batches and (self.fp16 or self.deepspeed_plugin is not None):
+            raise UserError(
+                "`skip_bad_batches` is neither for `fp16` nor for DeepSpeed. Loss scaling already skips steps that "
+                "overflow, and DeepSpeed makes its step before the gradient can be checked. Leave it out."
+            )
+        if self.save_strategy == SaveStrategy.BEST:
+            if self.metric_for_best_model is None:
+                raise UserError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
+            if self.eval_strategy == IntervalStrategy.NO:
+                raise UserError(
+                    "`save_strategy` best compares evaluations while training: ask for some by `eval_strategy`."
+                )
+        try:
+            if self.hub_model_id is not None:
+                validate_repo_id(self.hub_model_id)
+        except HFValidationError as error:
+            raise UserError(f"`hub_model_id` {self.hub_model_id!r} is no name of a repository: {error}") from error
+        if self.report_to:
+            from transformers.integrations import get_reporting_integration_callbacks  # takes seconds
+
+            try:  # they stop on an unknown name and on a package that is missing
+                for callback in get_reporting_integration_callbacks(self.report_to):
+                    callback()
+            except (ValueError, RuntimeError, ImportError) as error:
+                raise UserError(f"`report_to` {' '.join(self.report_to)}: {error}") from error
 
     @property
     def num_readers(self) -> int:
@@ -236,32 +315,24 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         >>> DepthTrainingArguments("runs/mine", learning_rate=1e-3, use_cpu=True).use_scratch_learning_rate()
         False
         """
-        # Neither given to this class, nor set since, as by `set_training`.
-        is_default = self._defaults.get("learning_rate") == self.learning_rate
-        from_checkpoint, from_scratch = self._default_rates
-        if not is_default or self.learning_rate != from_checkpoint or from_scratch == from_checkpoint:
-            return False
-        self.learning_rate = from_scratch
-        if self.deepspeed:  # whose "auto" values were filled in when the arguments were made
+        before, self._is_from_scratch = self.learning_rate, True
+        self._choose_optimizer()
+        if self.learning_rate != before and self.deepspeed:
+            # Its "auto" values were filled in when the arguments were made.
             from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
             self.hf_deepspeed_config = HfTrainerDeepSpeedConfig(self.deepspeed)
             self.hf_deepspeed_config.trainer_config_process(self)
             self.deepspeed_plugin = DeepSpeedPlugin(hf_ds_config=self.hf_deepspeed_config)
-        return True
+        return self.learning_rate != before
 
-    def use_adapter_optimizer(self) -> bool:
+    def use_adapter_optimizer(self) -> None:
         """
         Take AdamW for an adapter, unless an optimizer was given. Half of its matrices begin at 0, where updates
-        relative to their size would leave them. Returns whether it was taken.
+        relative to their size would leave them.
         """
-        if "optim" not in self._defaults or self.optim != self._defaults["optim"]:
-            return False
-        self.optim = OptimizerNames.ADAMW_TORCH_FUSED
-        self.adam_epsilon = Seq2SeqTrainingArguments.adam_epsilon
-        if self._defaults.get("learning_rate") == self.learning_rate:
-            self.learning_rate = ADAMW_RATES[0]
-        return True
+        self._is_adapter = True
+        self._choose_optimizer()
 
 
 @dataclass

@@ -183,7 +183,7 @@ class AttentionTest(TrainingTestCase):
         )
 
 
-IN_THEIR_ORDER = mock.patch("hf_depth.training.data_loading.longest_first", lambda data: None)
+IN_THEIR_ORDER = mock.patch("hf_depth.training.trainer.longest_first", lambda data: None)
 
 
 def widths(run: DepthTrainer) -> list[int]:

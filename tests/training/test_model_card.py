@@ -334,7 +334,8 @@ class TaskCardTest(TrainingTestCase):
         made = task_trainer(self.folder, *FINE_TUNED["classifier"])
         for result in task_results() if results is None else results:
             key = (result.dataset.spec.full_name, result.dataset.split)
-            made.evaluations[key], made.evaluated_steps[key] = result, 0
+            result.step = 0
+            made.evaluations[key] = result
         made.card = CardContent(dataset_tags=datasets)
         made.create_model_card()
         return metadata(self.folder)

@@ -1,7 +1,6 @@
 """
-What makes a checkpoint whole: a manifest (`manifest.json`), which lists its files with their sizes and SHA-256.
-
-A new checkpoint has their sizes in it; the hashes follow when the files are on the disk, see `saving`.
+What makes a checkpoint whole: `manifest.json`, which lists its files with their sizes and, once they are on the disk,
+their SHA-256.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ def checkpoint_steps(output_dir: str | os.PathLike) -> dict[Path, int]:
 
 
 def list_files(folder: str | os.PathLike) -> list[str]:
-    """Return the files in a folder and its subfolders, without manifests, as sorted relative paths with `/`."""
+    """The files in a folder and its subfolders, without manifests, as sorted relative paths with `/`."""
     paths = (path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
     return sorted(path for path in paths if path != MANIFEST_FILE)
 
@@ -33,7 +32,7 @@ def list_files(folder: str | os.PathLike) -> list[str]:
 def file_entries(
     folder: str | os.PathLike, names: Iterable[str], sync: bool = False, threads: int = 4
 ) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of files of a folder by their relative paths. With `sync`, flush them to the disk as well."""
+    """Size and SHA-256 of files of a folder by their relative paths; with `sync`, flush them to the disk as well."""
 
     def entry(name: str) -> dict[str, Any]:
         with Path(folder, name).open("rb+" if sync else "rb") as file:
@@ -50,7 +49,7 @@ def file_entries(
 def write_manifest(
     folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]], sync: bool = True, **more: Any
 ) -> None:
-    """Write the manifest of a folder: its files, see [`file_entries`], and other fields, such as the step."""
+    """Write the manifest of a folder: its files, see [`file_entries`], and other fields such as the step."""
     text = json.dumps({**more, "files": dict(sorted(files.items()))}, indent=2)
     if not sync:
         Path(folder, MANIFEST_FILE).write_text(text, encoding="utf-8")
@@ -61,7 +60,7 @@ def write_manifest(
 
 
 def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
-    """Return the manifest of a folder; `None` if it has none. `ValueError` if it cannot be read."""
+    """The manifest of a folder; `None` if it has none. `UserError` if it cannot be read."""
     path = Path(folder, MANIFEST_FILE)
     if not path.is_file():
         return None
@@ -92,8 +91,8 @@ def add_hashes(folder: Path) -> None:
 
 def damage(folder: str | os.PathLike) -> str | None:
     """
-    Return what is wrong with a checkpoint or a final model; `None` if nothing is. The files must be those of the
-    manifest, by size where it has no hash yet. Without one, as `Trainer` writes checkpoints, none may be empty.
+    What is wrong with a checkpoint or a final model; `None` if nothing is. The files must be those of the manifest, by
+    size where it has no hash yet. Without a manifest, as `Trainer` writes checkpoints, none may be empty.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Resuming: the lock of a run's folder, the checkpoint that the run continues, and whether training is finished."""
+"""The lock of a run's folder, the checkpoint that the run continues, and whether its training is finished."""
 
 import contextlib
 import logging
@@ -26,15 +26,19 @@ LOCK_TIMEOUT = 120.0  # seconds: a run that was told to stop saves first; a file
 @contextlib.contextmanager
 def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
     """
-    Lock `output_dir` for this run while the block runs, which may be nested. All processes of a run enter it, and all
-    raise `ValueError` if another run does not release the lock within `LOCK_TIMEOUT` seconds.
+    Lock `output_dir` while the block runs, which may be nested. All processes of a run enter it, and all raise
+    `UserError` if another run keeps the lock for `LOCK_TIMEOUT` seconds.
     """
     folder, lock, problem = Path(training_args.output_dir), None, None
     if training_args.should_save:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
         try:
-            _acquire(lock)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                logger.warning(f"Waiting for another run to release {lock.lock_file}.")
+                lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.5)
         except Timeout:
             problem = (
                 f"Another run trains in {folder}: the two would mix their checkpoints. Wait for its end, stop it, "
@@ -54,29 +58,16 @@ def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
             lock.release()
 
 
-def _acquire(lock: FileLock) -> None:
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        logger.warning(f"Waiting for another run to release {lock.lock_file}.")
-        lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.5)
-
-
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     """
-    Return the checkpoint of `--resume_from_checkpoint`, or the last one in `output_dir`; `None` to start anew. All
-    processes raise `ValueError` if the named one is missing or damaged, or all in `output_dir` are damaged.
+    The checkpoint of `--resume_from_checkpoint`, or the last one in `output_dir`; `None` to start anew. All processes
+    raise `UserError` if the named one is missing or damaged, or all in `output_dir` are damaged.
     """
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
         return None
     if asked is None or str(asked).lower() == "true":
-        last = last_complete_checkpoint(training_args)
-        if asked is not None and last is None:
-            raise UserError(
-                f"`--resume_from_checkpoint {asked}`: there is no checkpoint in {training_args.output_dir}. "
-                "Name a checkpoint folder, or leave the argument out to start anew."
-            )
+        last = last_complete_checkpoint(training_args, is_needed=asked is not None)
         if last is not None:
             logger.info(f"Resuming from {last}. To start a new run, choose another `--output_dir`.")
         return last
@@ -90,10 +81,10 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     return asked
 
 
-def last_complete_checkpoint(training_args: TrainingArguments) -> str | None:
+def last_complete_checkpoint(training_args: TrainingArguments, is_needed: bool = False) -> str | None:
     """
-    Return the newest complete checkpoint in `output_dir`, see [`damage`]; `None` if there is no checkpoint. All
-    processes call this at the same time. `ValueError` if no checkpoint is complete: a killed run leaves no such one.
+    The newest complete checkpoint in `output_dir`, see [`damage`]; `None` if there is none at all. All processes call
+    this at the same time. `UserError` if none is complete, which a killed run does not leave, or one is needed.
     """
     output_dir, passed_over = training_args.output_dir, []
     steps = gather_object([list(checkpoint_steps(output_dir).values())])  # of all nodes: a new one may have none
@@ -110,11 +101,16 @@ def last_complete_checkpoint(training_args: TrainingArguments) -> str | None:
             f"No checkpoint in {output_dir} is complete: {', '.join(passed_over)}. A new run would replace them. "
             "Restore the changed files, or give `--resume_from_checkpoint false` to start anew in this folder."
         )
+    if is_needed:
+        raise UserError(
+            f"`--resume_from_checkpoint true`: there is no checkpoint in {output_dir}. Name a checkpoint folder, or "
+            "leave the argument out to start anew."
+        )
     return None
 
 
 def _damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments) -> str | None:
-    """Return what is wrong with a checkpoint on any node, see [`damage`]. All processes get the same answer."""
+    """What is wrong with a checkpoint on any node, see [`damage`]. All processes get the same answer."""
     found = damage(folder) if training_args.should_save else None
     return next((problem for problem in gather_object([found]) if problem is not None), None)
 
@@ -128,7 +124,7 @@ def _warn_of_a_model_alone(folder: str | os.PathLike) -> None:
 
 
 def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> str:
-    """Return the best checkpoint of the run with `load_best_model_at_end`; otherwise `checkpoint` itself."""
+    """The best checkpoint of the run with `load_best_model_at_end`; otherwise `checkpoint` itself."""
     recorded = _state(checkpoint).best_model_checkpoint
     if recorded is None or not training_args.load_best_model_at_end:
         return str(checkpoint)
@@ -145,7 +141,7 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
 
 
 def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
-    """Return whether training is over at this checkpoint. `Trainer.train` would take one more step."""
+    """Whether training is over at this checkpoint. `Trainer.train` would take one more step."""
     state = _state(checkpoint)
     patience = getattr(training_args, "early_stopping_patience", None)
     if patience is not None and evaluations_without_improvement(state) >= patience:
@@ -156,11 +152,10 @@ def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments)
 
 
 def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
-    """Return whether `output_dir` has the complete final model of the run that ended with this checkpoint."""
-    is_complete = True
+    """Whether `output_dir` has the complete final model of the run that ended with this checkpoint."""
+    is_complete, folder = True, training_args.output_dir
     if training_args.should_save:
-        is_complete = damage(training_args.output_dir) is None
-        manifest = read_manifest(training_args.output_dir) if is_complete else None
+        manifest = read_manifest(folder) if damage(folder) is None else None
         is_complete = manifest is not None and manifest.get("step") == _state(checkpoint).global_step
     return all(gather_object([is_complete]))
 

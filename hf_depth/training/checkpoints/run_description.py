@@ -1,15 +1,14 @@
 """
-The description of a run in `run.json` of each checkpoint, and the check that a resumed run has the same description.
-
-It holds everything that determines the weights: data, noise, seeds, loss, batches, optimizer, and the evaluation if
-scores choose the weights. It does not hold logging, saving, workers, kernels. Files are described by their content.
+The description of a run, `run.json` in each checkpoint, with which a resumed run is compared. It holds what determines
+the weights: data, noise, seeds, loss, batches, optimizer, and the evaluation if scores choose the weights. Files are
+described by their content.
 """
 
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,11 +86,7 @@ def describe_run(
     data_args: Sequence[CorpusArguments | ObjectiveArguments | TaskArguments] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """
-    Return the description of a run by its flags: base model, text or tasks with their versions, noise, lengths.
-
-    [`Run`] adds the arguments of the trainer and the training data. `more` are further entries.
-    """
+    """What the flags say of a run: base model, text or tasks with their versions, noise, lengths, and `more`."""
     run = {}
     for arguments in (model_args, *data_args):
         is_objective = isinstance(arguments, ObjectiveArguments)
@@ -126,7 +121,7 @@ def describe_run(
 
 
 def describe_training(args: TrainingArguments) -> dict[str, Any]:
-    """Return the part of the description that comes from the training arguments."""
+    """What the training arguments say of a run."""
     names = (*TRAINING_SETTINGS, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS, *LENGTH_SETTINGS)
     settings = {name: getattr(args, name, None) for name in names}
     settings |= {name: getattr(args.accelerator_config, name) for name in BATCH_SETTINGS}
@@ -141,8 +136,8 @@ def describe_training(args: TrainingArguments) -> dict[str, Any]:
 
 def describe_data(examples: Any) -> dict[str, Any]:
     """
-    Return the description of prepared training examples: their number, and a hash of some at equal distances. If
-    examples are computed when they are read, it is their number, of a stream the versions of the preprocessing.
+    The number of prepared training examples, and a hash of some at equal distances unless they are computed when they
+    are read; of a stream, the versions of the preprocessing.
 
     >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
     {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}
@@ -168,7 +163,7 @@ def describe_data(examples: Any) -> dict[str, Any]:
 
 
 def describe_evaluation(trainer: "DepthTrainer") -> dict[str, Any]:
-    """Return the description of a run's scores, if they choose the best model or the learning rate; else nothing."""
+    """How a run is evaluated, if its scores choose the best model or the learning rate; else nothing."""
     args = trainer.args
     if not (args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE):
         return {}
@@ -188,7 +183,7 @@ def _hash(*parts: bytes) -> str:
 
 
 def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
-    """Return the description of the run in a checkpoint; empty if there is none."""
+    """The description of the run in a checkpoint; empty if there is none."""
     path = None if checkpoint is None else Path(checkpoint, RUN_FILE)
     return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
 
@@ -197,10 +192,8 @@ def check_same_run(
     checkpoint: str | os.PathLike, run: Mapping[str, Any], args: TrainingArguments | None = None
 ) -> None:
     """
-    Raise `ValueError`, which names what differs, if a checkpoint belongs to another run than `run` describes.
-
-    Only entries that both descriptions have are compared. A checkpoint without `run.json` passes. With
-    `allow_changed_arguments`, differences are only a warning, except for what the checkpoint fixes.
+    `UserError`, which names what differs, if a checkpoint belongs to another run than `run` describes. Entries are
+    compared that both have. `allow_changed_arguments` makes it a warning, except for what the checkpoint fixes.
     """
     saved = saved_description(checkpoint)
     run = json.loads(json.dumps(dict(run), default=str))  # as it is read from a checkpoint
@@ -215,38 +208,34 @@ def check_same_run(
             f"The run of {checkpoint} had {', '.join(lengths)}. From here on the learning rate follows the "
             f"schedule `{run['lr_scheduler_type']}` over the new length."
         )
-    if not changed:
-        return
-    differences = ", ".join(changed.values())
     fixed = FIXED
     if args is not None and (args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE):
         fixed += OPTIMIZER_SETTINGS + SCHEDULE_SETTINGS
     refused = ", ".join(f"`{name}`" for name in changed if name in fixed)
-    if args is not None and args.allow_changed_arguments and not refused:
+    if changed and args is not None and args.allow_changed_arguments and not refused:
+        differences = ", ".join(changed.values())
         logger.warning(f"Continuing with other arguments than {checkpoint}, which has {differences}.")
-        return
-    advice = ", or go on with these by `--allow_changed_arguments true`."
-    if refused:
-        advice = f". No flag allows another {refused} when a run is continued."
-    raise _other_run(checkpoint, differences, advice)
+    elif changed:
+        advice = ", or go on with these by `--allow_changed_arguments true`."
+        if refused:
+            advice = f". No flag allows another {refused} when a run is continued."
+        raise _other_run(checkpoint, changed.values(), advice)
 
 
-def _other_run(checkpoint: str | os.PathLike, differences: str, advice: str = ".") -> UserError:
+def _other_run(checkpoint: str | os.PathLike, differences: Iterable[str], advice: str = ".") -> UserError:
     return UserError(
-        f"The arguments describe another run than {checkpoint}, which has {differences}. Choose another "
+        f"The arguments describe another run than {checkpoint}, which has {', '.join(differences)}. Choose another "
         f"`--output_dir`, or go back to the arguments of that run{advice}"
     )
 
 
 def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
-    """Raise `ValueError` if the model of a checkpoint has another type, size or masks. Names what differs."""
+    """`UserError`, which names what differs, if the model of a checkpoint has another type, size or masks."""
     saved, asked = config_values(AutoConfig.from_pretrained(checkpoint)), config_values(model.config)
     names = ("model_type", *SIZE_FIELDS, *SENTENCE_SETTINGS)
     changed = [name for name in names if saved.get(name) != asked.get(name)]
     if changed:
-        raise _other_run(
-            checkpoint, ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in changed)
-        )
+        raise _other_run(checkpoint, (f"{name} {saved.get(name)} (now {asked.get(name)})" for name in changed))
 
 
 def _has_same_tokenizer(checkpoint: str | os.PathLike, saved: Mapping[str, Any], run: Mapping[str, Any]) -> bool:

@@ -1,8 +1,6 @@
 """
-Saving checkpoints and models. All processes write to a temporary folder, which is renamed when it is complete.
-
-Training waits only until the files are written. A thread then flushes them to the disk (`fsync`), adds their hashes to
-the manifest, and deletes surplus checkpoints.
+Saving checkpoints and models. All processes write to a temporary folder, which is renamed when it is complete. A
+thread flushes the files to the disk, adds their hashes and deletes surplus checkpoints while training goes on.
 """
 
 import atexit
@@ -32,10 +30,9 @@ _completion: list[Future] = []  # of the last checkpoint of this process, until 
 
 def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], None]) -> None:
     """
-    Save a checkpoint, which appears only when it is complete. All processes call this at the same time.
-
-    `write` writes the checkpoint of `Trainer` to its `output_dir`. If the loss or a weight is not finite
-    (`FloatingPointError`), nothing is saved. If the disk is full (`OSError`), earlier checkpoints stay.
+    Save what `write`, the method of `Trainer`, writes to its `output_dir`: all of it, or nothing if the loss or a
+    weight is not finite (`FloatingPointError`) or the disk is full (`OSError`). All processes call this at the same
+    time.
     """
     trainer.totals.loss = trainer._total_loss_scalar + check_losses(trainer)
     trainer.monitor.judge()
@@ -57,17 +54,12 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
                 (aside / RUN_FILE).write_text(json.dumps(trainer.run_description, indent=2), encoding="utf-8")
     trainer.last_checkpoint = str(folder)
     if args.push_to_hub:
-        _prepare_upload(trainer, folder)
-
-
-def _prepare_upload(trainer: "DepthTrainer", folder: Path) -> None:
-    """Copy what `Trainer` does not know to the folder of the run, and keep its pickle of all settings private."""
-    wait_until_on_disk()  # no file may change during the upload
-    if trainer.is_world_process_zero():
-        for path in (*folder.glob("*.py"), *folder.glob("task_config.json")):
-            shutil.copy(path, trainer.args.output_dir)
-        not_uploaded = Path(trainer.args.output_dir, ".gitignore")
-        if not not_uploaded.exists():
+        wait_until_on_disk()  # no file may change during the upload
+    if args.push_to_hub and trainer.is_world_process_zero():
+        for path in (*folder.glob("*.py"), *folder.glob("task_config.json")):  # which `Trainer` does not know
+            shutil.copy(path, args.output_dir)
+        not_uploaded = Path(args.output_dir, ".gitignore")
+        if not not_uploaded.exists():  # the pickle of all settings stays private
             not_uploaded.write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
 
 
@@ -104,7 +96,7 @@ def _written_aside(trainer: "DepthTrainer", folder: Path) -> Iterator[Path]:
 
 
 def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> None:
-    """Flush a new checkpoint to the disk, add its hashes and delete surplus checkpoints, while training goes on."""
+    """Flush a new checkpoint to the disk, add its hashes and delete surplus checkpoints."""
     try:
         add_hashes(folder)
     except OSError:  # only now is it known that the disk is full
@@ -115,8 +107,8 @@ def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> N
 
 def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None:
     """
-    Delete surplus checkpoints, the earliest steps first, but neither the newest one, `folder`, nor `best`. Steps after
-    its own are an earlier run's, and go before all others.
+    Delete surplus checkpoints, but neither `folder`, the newest one, nor `best`: first those of later steps, which are
+    an earlier run's, then the earliest.
     """
     if save_total_limit is None:
         return
@@ -130,24 +122,16 @@ def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None
 
 @atexit.register  # also for a process that ends by `os._exit`, see `stopping`
 def wait_until_on_disk() -> None:
-    """
-    Wait until the last checkpoint of this process is on the disk and surplus ones are deleted. If it could not be
-    written to the disk (`OSError`), it is removed; earlier ones stay.
-    """
+    """Wait until the last checkpoint of this process is on the disk. `OSError` if it is not; earlier ones stay."""
     while _completion:
         _completion.pop().result()
 
 
 def save_model(trainer: "DepthTrainer", output_dir: str | os.PathLike | None, of_checkpoint: bool) -> None:
     """
-    Save the model of a trainer to a folder, by default `args.output_dir`. All processes call this at the same time.
-
-    There, files are replaced when all of the new ones are on the disk, and noted in `model_files`. The pickle
-    `training_args.bin`, which holds `hub_token`, stays only in checkpoints.
-
-    Raises:
-        `FloatingPointError`: if a weight is not finite. Nothing is saved then.
-        `OSError`: in one line, if the disk is full. The earlier model stays.
+    Save the model of a trainer, by default to `args.output_dir`, where files are replaced when all of the new ones are
+    on the disk. The earlier model stays if a weight is not finite (`FloatingPointError`) or the disk is full
+    (`OSError`). The pickle `training_args.bin`, which holds `hub_token`, is in checkpoints only.
     """
     check_parameters(trainer)
     final = Path(trainer.args.output_dir)
@@ -191,20 +175,20 @@ def _write_model(trainer: "DepthTrainer", folder: Path, with_arguments: bool = F
 
 
 def tied_weights(model: PreTrainedModel) -> set[str]:
-    """The weights that are another one of the model. A head that was given its own is none of these."""
+    """The weights that are another one of the model, unlike a head that was given its own."""
     weights = dict(model.named_parameters(remove_duplicate=False))
     tied = getattr(model, "all_tied_weights_keys", {})
     return {name for name, source in tied.items() if weights.get(name) is weights.get(source)}
 
 
 def write_model_manifest(trainer: "DepthTrainer") -> None:
-    """Write the manifest that marks the folder of the run as complete, see [`model_is_complete`]. Call this last."""
+    """Mark the folder of the run as complete, as the last thing, see [`model_is_complete`]."""
     if trainer.args.should_save:
         write_manifest(trainer.args.output_dir, trainer.model_files, step=trainer.state.global_step)
 
 
 def remove_unfinished(output_dir: str | os.PathLike) -> None:
-    """Remove unfinished files of this run or of a killed one."""
+    """Remove what this run or a killed one has not finished."""
     shutil.rmtree(Path(output_dir, UNFINISHED_FOLDER), ignore_errors=True)
 
 

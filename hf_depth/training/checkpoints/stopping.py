@@ -24,10 +24,9 @@ logger = logging.getLogger(__name__)
 @contextlib.contextmanager
 def stop_on_signals(trainer: "DepthTrainer") -> Iterator[None]:
     """
-    Save a checkpoint at the end of the step and raise [`Interrupted`], if SIGTERM or SIGUSR1 arrives in training.
-
-    It is enough that one of several processes gets the signal. An evaluation that is due at this step is made first.
-    A signal during an evaluation takes effect at the next step, one after the last step when the model is saved.
+    Save a checkpoint at the end of the step and raise [`Interrupted`], if SIGTERM or SIGUSR1 arrives in training at
+    one process. A signal during an evaluation takes effect at the next step, one after the last step when the model is
+    saved.
     """
     callback = StopOnSignal()
     trainer.add_callback(callback)
@@ -55,11 +54,11 @@ class StopOnSignal(TrainerCallback):
         self.group = None
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
-        """Handle a signal. Later signals are ignored, as cluster and launcher may both send one."""
+        """Handle the first signal; cluster and launcher may both send one."""
         self.signum = self.signum or int(signum)
 
     def requested(self) -> str | None:
-        """Return the name of the signal that any process has got. All processes call this at the same time."""
+        """The name of the signal that any process has got. All processes call this at the same time."""
         signum = self.signum
         if dist.is_initialized() and dist.get_world_size() > 1:
             flag = torch.tensor([signum], dtype=torch.int32)  # on the CPU: no process waits for its device
