@@ -72,12 +72,7 @@ def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[s
 
 
 def column_values(batch: Mapping[str, Sequence[Any]], columns: Sequence[str]) -> Iterator[tuple]:
-    """
-    What each document of a batch has in some columns. Records of JSON need not have all; the first column they must.
-
-    >>> list(column_values({"text": ["a", "b"], "title": ["A", None]}, ["text", "title", "url"]))
-    [('a', 'A', None), ('b', None, None)]
-    """
+    """What each document of a batch has in some columns, of which records of JSON may lack all but the first."""
     first, *others = columns
     missing = [None] * len(batch[first])
     return zip(batch[first], *(batch.get(column, missing) for column in others), strict=True)

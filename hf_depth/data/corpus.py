@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,9 @@ def load_corpus(
     files = {name: file_names(value) for name, value in files.items() if value}
     of_hub = {"dataset_config_name": dataset_config_name, "split": split, "revision": revision}
     mixing = Mixing(None, mixture_temperature, mixture_stopping_strategy)
-    _check_one_source(dataset_name, files, dataset_mixture, of_hub, mixing, installed_packages)
+    sources = {"dataset_mixture": dataset_mixture is not None, "dataset_name": dataset_name}
+    sources |= {next(iter(files), "train_file"): files, "installed_packages": installed_packages}
+    _check_one_source(sources, of_hub, mixing)
     if not 0 <= validation_split_percentage < 100:
         raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
@@ -123,28 +125,15 @@ def load_corpus(
     return IterableDatasetDict(corpus) if streaming else DatasetDict(corpus)
 
 
-def _check_one_source(
-    dataset_name: str | None,
-    files: Mapping[str, list[str]],
-    mixture: Any,
-    of_hub: Mapping[str, str | None],
-    mixing: Mixing,
-    installed_packages: bool,
-) -> None:
+def _check_one_source(sources: Mapping[str, Any], of_hub: Mapping[str, str | None], mixing: Mixing) -> None:
     """Stop on arguments that would have no part in what is loaded."""
-    given = {
-        "dataset_mixture": mixture is not None,
-        "dataset_name": bool(dataset_name),
-        next(iter(files), "train_file"): bool(files),
-        "installed_packages": installed_packages,
-    }
-    sources = [name for name, is_given in given.items() if is_given]
-    if len(sources) > 1:
-        raise UserError(f"Give either `{sources[0]}` or `{sources[1]}`, not both.")
+    given = [name for name, is_given in sources.items() if is_given]
+    if len(given) > 1:
+        raise UserError(f"Give either `{given[0]}` or `{given[1]}`, not both.")
     for name, value in of_hub.items():
-        if value is not None and not dataset_name:
+        if value is not None and "dataset_name" not in given:
             raise UserError(f"`{name}` is for `dataset_name`, which is missing. (In a mixture, give it to a source.)")
-    if mixture is None and mixing != Mixing():
+    if mixing != Mixing() and "dataset_mixture" not in given:
         raise UserError(
             "`mixture_temperature` and `mixture_stopping_strategy` are for `dataset_mixture`, which is missing."
         )
@@ -163,15 +152,13 @@ def _load_mixture(mixture: Any, mixing: Mixing, shared: Mapping[str, Any]) -> di
             check_held_out(source.files.get("train_file", ()), [item for item in others if item[0] != "train_file"])
     splits: dict[str, dict[str, Documents]] = {}
     for source in sources:
-        given = {item.name: getattr(source, item.name) for item in fields(source)}
-        given = {name: value for name, value in given.items() if value is not None and name not in ("name", "weight")}
+        others = ("name", "weight")
+        given = {name: value for name, value in vars(source).items() if value is not None and name not in others}
         with naming_source(source.name):
             for split, documents in load_corpus(**{**shared, **given}).items():
                 splits.setdefault(split, {})[source.name] = documents
-    return {
-        split: DocumentMixture(documents, sources, mixing, shared["text_column"])
-        for split, documents in splits.items()
-    }
+    column = shared["text_column"]
+    return {split: DocumentMixture(documents, sources, mixing, column) for split, documents in splits.items()}
 
 
 def _load_named(
@@ -226,11 +213,9 @@ def describe_documents(
     streaming: bool = False,
 ) -> dict[str, Any]:
     """
-    What identifies the documents that [`load_corpus`] gives to train on, wherever their files are. That is what
-    [`describe_source`] says of them, and how many are held out: none, if there are validation data.
-
-    Without `streaming`, a data set of the Hub, or Python's documentation, is described by what is prepared of it. That
-    stays the same if nothing but a card has changed. What is not known, as without a connection, is `None`.
+    What identifies the documents to train on, wherever their files are: what [`describe_source`] says of them, and how
+    many are held out. Without `streaming`, a data set of the Hub, or Python's documentation, is described by what is
+    prepared of it, as a commit may change a card alone. What is not known, as without a connection, is `None`.
     """
     held_out = f"{0 if source.validation_file else validation_split_percentage:g}%"
     is_folder = source.dataset_name and Path(source.dataset_name).is_dir()
@@ -256,9 +241,8 @@ def describe_source(
     none, `dataset_content`: what each split of a data set holds, or the versions of Python's own documentation.
     """
     named = {name: file_names(getattr(source, name)) for name in file_arguments}
-    files = {name: describe_all_files(name, files) for name, files in named.items() if files}
-    if files:
-        return files
+    if any(named.values()):
+        return {name: describe_all_files(name, files) for name, files in named.items() if files}
     if source.dataset_name is None:
         return {CONTENT: describe_python_text(getattr(source, "installed_packages", False))}
     return {CONTENT: _describe_splits(source.dataset_name, source.dataset_config_name, cache_dir, revision)}
@@ -307,16 +291,14 @@ def describe_all_files(argument: str, names: Sequence[str]) -> list[str]:
 
 def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Sequence[str]]]) -> None:
     """
-    Stop if a file that is held out is trained on too, also under another name. To train and evaluate on just the same
-    text is deliberate, as in a first test, and only reported. `held_out` are the arguments of the other splits and
-    their files.
+    Stop if a file of another split, by its argument, is trained on too, also under another name. To train and evaluate
+    on just the same text is deliberate, as in a first test, and only reported.
     """
     trained = set(describe_all_files("train_file", train_files))
     for argument, names in held_out if trained else ():
         contents = describe_all_files(argument, names)
-        both = [
-            file for file, content in zip(find_files(argument, names), contents, strict=True) if content in trained
-        ]
+        files = zip(find_files(argument, names), contents, strict=True)
+        both = [file for file, content in files if content in trained]
         if both and trained == set(contents):
             logger.warning(
                 f"`train_file` and `{argument}` name the same text, {both[0]}: the scores will say how well it is "
@@ -338,9 +320,8 @@ def hold_out(
     are the first split, the next ones the second. `percentages` say which share of the documents each split takes:
     roughly, at least one. `ValueError` if there are too few documents. A blank one is left to `"train"`.
 
-    So the choice does not depend on the other documents, files, order or streaming. Equal texts are in the same split,
-    and a smaller first split is part of a larger one. What a discourse task tests on is then part of what
-    [`load_corpus`] held out, if that was at least as much.
+    The choice does not depend on the other documents, files, order or streaming. Equal texts are in the same split,
+    and a smaller first split is part of a larger one.
 
     >>> documents = Dataset.from_dict({"text": [f"Document {i}." for i in range(10)]})
     >>> splits = hold_out(documents, {"test": 5, "validation": 20})

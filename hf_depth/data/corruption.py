@@ -43,9 +43,8 @@ def mask_spans(
     as [`noise_counts`]. `ValueError` if an example has more spans than there are sentinels.
 
     An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
-    the next document, its `</s>` stands behind the sentinel, or before it if the span is the last one. So the numbers
-    of masked tokens and of spans, and both lengths, are as in any other example. A single span is the end of the text,
-    as in prefix language modelling. Then `</s>` stands in the target where it stands in the text.
+    the next document, its `</s>` stands behind the sentinel, or before it if the span is the last one. A single span
+    is the end of the text, as in prefix language modelling; then `</s>` stands in the target as in the text.
     """
     _check_enough_sentinels(num_spans, special_ids)
     # Before a single span there would be the `</s>` of all documents that it holds, and these would be one text.
@@ -112,11 +111,10 @@ def split_depth_prefix(
     random: ExampleRandom,
 ) -> tuple[Ragged, Ragged]:
     """
-    Prefix language modelling for DEPTH: cut every example between two sentences, all places being equally likely. The
-    input has the sentences before, in some examples in a random order. The target names them in their true order, each
-    by its sentence token and `<eosen>`. Then it goes on with the sentences that follow, as a whole. These have the
-    unused sentence tokens, in the order of their ids: a model can know which comes next. All examples have two
-    sentences or more.
+    Prefix language modelling for DEPTH: cut every example between two of its sentences, all places being equally
+    likely. The input has the sentences before, in some examples in a random order. The target names them in their true
+    order, each by its sentence token and `<eosen>`. Then it goes on with the sentences that follow, as a whole. These
+    have the unused sentence tokens, in the order of their ids: a model can know which comes next.
     """
     num_given = 1 + (random.uniform(Draw.PREFIX) * (num_sentences - 1)).astype(np.int64)  # (batch_size,)
     columns = np.arange(len(special_ids.sentences))
@@ -165,13 +163,12 @@ def corrupt_depth(
     noise_order = _random_order(num_sentences, len(special_ids.sentences), random, Draw.NOISE_ORDER)
     place = np.argsort(noise_order)  # (num_sentences.sum(),)
     token_ids = copy_runs(token_ids, run_starts(sentence_lengths)[noise_order], sentence_lengths[noise_order])
-    units = (
-        None if unit_lengths is None else _ordered_units(unit_lengths, sentence_lengths, num_sentences, noise_order)
-    )
+    units = None
+    if unit_lengths is not None:
+        units = _ordered_units(unit_lengths, sentence_lengths, num_sentences, noise_order)
     sentence_lengths = sentence_lengths[noise_order]
-    kept, noise = _depth_spans(
-        sentence_lengths, num_sentences, units, (noise_density, mean_noise_span_length), special_ids, random
-    )
+    noise = (noise_density, mean_noise_span_length)
+    kept, noise = _depth_spans(sentence_lengths, num_sentences, units, noise, special_ids, random)
     # Two counts for each piece, (num_pieces,), and the index of each sentence's first piece, (num_sentences.sum(),).
     kept, noise, first_pieces = _cut_spans(kept, noise, sentence_lengths)
 

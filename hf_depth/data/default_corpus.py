@@ -88,18 +88,18 @@ def _read_documents(folder: str, packages: Mapping[str, tuple[str, str]], versio
 
 def python_text(with_packages: bool = False) -> str:
     """What to call the text that needs no source; with the versions of the packages."""
-    if not with_packages:
-        return PYTHON_TEXT
-    versions = ", ".join(f"{name} {number}" for name, (number, _) in find_packages().items())
-    return f"{PYTHON_TEXT} and that of installed packages: {versions}"
+    versions = f" and that of installed packages: {', '.join(_package_versions())}" if with_packages else ""
+    return PYTHON_TEXT + versions
 
 
 def describe_python_text(with_packages: bool = False) -> list[str]:
     """The versions of all that the text depends on."""
-    splitter = get_sentence_splitter()
-    described = [f"Python {platform.python_version()}", f"reader {PYTHON_TEXT_VERSION}", splitter.version]
-    packages = find_packages() if with_packages else {}
-    return described + [f"{name} {number}" for name, (number, _) in packages.items()]
+    versions = [f"Python {platform.python_version()}", f"reader {PYTHON_TEXT_VERSION}"]
+    return [*versions, get_sentence_splitter().version, *(_package_versions() if with_packages else ())]
+
+
+def _package_versions() -> list[str]:
+    return [f"{name} {number}" for name, (number, _) in find_packages().items()]
 
 
 # ---- The language reference -----------------------------------------------------------------------------------------
@@ -107,12 +107,10 @@ def describe_python_text(with_packages: bool = False) -> list[str]:
 
 def python_reference_documents() -> list[dict[str, str]]:
     """
-    The prose of the Python language reference, from the topics of Python's own `help()` (`pydoc_data.topics`).
-    Documents have several sentences, with `text` (paragraphs, separated by newlines), `title` (the heading above) and
-    `source`.
-
-    Headings, grammar, tables, code, signatures and version notes are left out. A paragraph that several topics have is
-    taken once. The text depends on the versions of Python and nupunkt only.
+    The prose of the Python language reference, from the topics of Python's own `help()` (`pydoc_data.topics`), without
+    headings, grammar, tables, code, signatures and version notes. Documents have several sentences, with `text`
+    (paragraphs, separated by newlines), `title` (the heading above) and `source`. The text depends on the versions of
+    Python and nupunkt only.
     """
     from pydoc_data.topics import topics
 
@@ -130,10 +128,9 @@ def prose_documents(
     blocks: Iterable[str], name: str, seen: set[str], min_sentences: int = MIN_DOCUMENT_SENTENCES
 ) -> Iterator[dict[str, str]]:
     """
-    Cut blocks of one text (paragraphs, lists, code, underlined headings) into documents, without what is no prose.
-
-    A document of fewer sentences goes on past the next heading, or is left out at the end. `name` is the title of what
-    stands before the first heading. `seen` are the paragraphs of the documents so far, which are taken once.
+    Cut blocks of one text into documents, without what is no prose. A document of fewer sentences goes on past the
+    next heading, or is left out at the end. `name` is the title of what stands before the first heading. `seen` are
+    the paragraphs of the documents so far, which are taken once.
     """
     title, next_title, paragraphs, num_sentences = name, name, [], 0
     for block in blocks:
@@ -207,11 +204,9 @@ def python_docstring_documents(
     folder: str, package: str | None = None, seen: set[str] | None = None
 ) -> list[dict[str, str]]:
     """
-    The prose of the docstrings of source files, of which none is imported.
-
-    A docstring with two sentences of prose or more is a document; a long one is cut as the Python reference is. A
-    document has `text` (paragraphs, separated by newlines) and `title` (module, class or function, or a heading). Its
-    `source` is the module, or `package`, if all files are of one. Paragraphs in `seen` are left out; it grows.
+    The prose of the docstrings of source files, of which none is imported. A docstring with two sentences of prose or
+    more is a document; a long one is cut as the Python reference is. The columns are those of
+    [`python_reference_documents`]. Paragraphs in `seen` are left out; it grows.
     """
     root = Path(folder)
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))

@@ -10,8 +10,7 @@ import math
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,10 +55,8 @@ def split_words(text: str) -> list[str]:
     The words of a text without regard to case; runs of punctuation marks are words, too. So is each character of a
     script without spaces.
 
-    >>> split_words("He didn't see New York, did he?")
-    ['he', "didn't", 'see', 'new', 'york', ',', 'did', 'he', '?']
-    >>> split_words("नई दिल्ली 東京")
-    ['नई', 'दिल्ली', '東', '京']
+    >>> split_words("He didn't see New York. नई दिल्ली 東京")
+    ['he', "didn't", 'see', 'new', 'york', '.', 'नई', 'दिल्ली', '東', '京']
     """
     return _WORD.findall(_normalized(text))
 
@@ -81,8 +78,7 @@ def read_pmi_vocabulary(path: str | os.PathLike) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UserError(f"`pmi_vocab_file` {path} cannot be read: {reason}.") from error
+        raise UserError(f"`pmi_vocab_file` {path} cannot be read: {error}.") from error
     ngrams = [line.strip() for line in lines if len(line.split()) > 1]
     if not ngrams:
         raise UserError(
@@ -97,10 +93,10 @@ class UnitFinder:
     Divides token ids into the units that PMI masking masks as a whole: collocations of a vocabulary, and other words.
 
     A word is a run of tokens up to the next space or change between letters and punctuation. In scripts without spaces
-    it is a token. Collocations are compared by the hashes of their words, without regard to case. Long ones are
-    preferred to shorter ones, and of the same length those further to the left. A token such as `2018,` is the word
-    `2018`, at which collocations end. A word of more than `MAX_UNIT_LENGTH` (12) tokens is several units, and a
-    collocation of more is none. The tokenizer is not kept; `ValueError` if its vocabulary does not mark spaces.
+    it is a token. Collocations are compared by the hashes of their words, without regard to case. The longest come
+    first, and of one length those further to the left. A token such as `2018,` is the word `2018`, at which
+    collocations end. A word of more than `MAX_UNIT_LENGTH` (12) tokens is several units, and a collocation of more is
+    none. The tokenizer is not kept; `ValueError` if its vocabulary does not mark spaces.
 
     >>> from hf_depth import train_tokenizer
     >>> tokenizer = train_tokenizer(["He saw New York."], vocab_size=300, allow_fewer=True)
@@ -268,8 +264,7 @@ def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) ->
     Returns for each length in words the counts of tuples of words, and the number of all n-grams.
 
     Memory is bounded. When more than `max_counted` different n-grams of a length are held, each count is lowered by
-    one, and those without a count are dropped. A count may be too low by the number of these times. That
-    number is logged, and is at most `total / max_counted`.
+    one. A count may be too low by the number of these times, which is logged, and is at most `total / max_counted`.
 
     Source: Misra and Gries (1982), "Finding repeated elements".
     """
@@ -335,20 +330,18 @@ def build_pmi_vocabulary(
     ['new york', 'it rained']
     """
     counts, totals = count_ngrams(texts, max_counted)
-    vocabulary = list(chain.from_iterable(_best(length, counts, totals, size, min_count) for length in SHARES))
+    vocabulary = []
+    for length, share in SHARES.items():
+        frequent = (ngram for ngram, count in counts[length].items() if count >= min_count)
+        # Equal ones in the order of the alphabet: so the same corpus gives the same file in any order of its texts.
+        ranked = sorted((-value, ngram) for ngram in frequent if (value := pmi(ngram, counts, totals)) > 0)
+        vocabulary += (" ".join(ngram) for _, ngram in ranked[: int(size * share)])
     if not vocabulary:
         raise UserError(
             f"No n-gram of two words or more comes {min_count} times in {totals[1]:,} words: read more text, or lower "
             "`min_count`."
         )
     return vocabulary
-
-
-def _best(length: int, counts: dict[int, Counter], totals: dict[int, int], size: int, min_count: int) -> Iterator[str]:
-    frequent = (ngram for ngram, count in counts[length].items() if count >= min_count)
-    # Equal ones in the order of the alphabet: so the same corpus gives the same file in any order of its texts.
-    ranked = sorted((-value, ngram) for ngram in frequent if (value := pmi(ngram, counts, totals)) > 0)
-    return (" ".join(ngram) for _, ngram in islice(ranked, int(size * SHARES[length])))
 
 
 def write_pmi_vocabulary(vocabulary: Iterable[str], path: str | os.PathLike) -> None:

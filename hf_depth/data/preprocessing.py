@@ -95,17 +95,9 @@ class SpanCorruptionPreprocessor(Preprocessor):
         tokenizer: any T5 tokenizer. Not kept.
         raw_length: most tokens of a window before corruption, see [`largest_raw_length`]; at least 3.
         pack_examples: join the documents of a batch, with `</s>` between them, before they are cut. All windows but
-            the last of a batch are then full, but for a `</s>` at an end, which is left out. The windows depend on
-            `batch_size` and `num_proc` of the map. Not with units or metadata.
+            the last of a batch are then full, but for a `</s>` at an end, which is left out. Not with the next two.
         units: finds the units of each window that are masked as a whole, whose lengths are the column `unit_lengths`.
         metadata: adds its columns to each example.
-
-    >>> from hf_depth import train_tokenizer
-    >>> text = "The dog barked. The cat slept."
-    >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
-    >>> columns = SpanCorruptionPreprocessor(tokenizer, raw_length=16)({"text": [text]})
-    >>> [tokenizer.decode(ids) for ids in columns["input_ids"]]
-    ['The dog barked.', 'The cat slept.']
     """
 
     tokenizer: InitVar[PreTrainedTokenizerBase]
@@ -191,22 +183,8 @@ class DepthPreprocessor(Preprocessor):
     - `num_cut_tokens`: how many of the tokens belong to a sentence that was cut;
     - `num_documents`: 1 for the first example of a document, 0 for the others.
 
-    Args:
-        tokenizer: any T5 tokenizer. Not kept.
-        max_source_length, max_target_length: most tokens of a corrupted input and of a target, special ones included.
-        mlm_probability, mean_noise_span_length: the noise that there will be, see [`check_noise`]; `None` for prefix
-            language modelling, which masks nothing.
-        max_sentences: most sentences of a window, not more than there are sentence tokens.
-        min_sentences: leave out windows of fewer sentences.
-        language: of the documents, see [`get_sentence_splitter`].
-        units, metadata: as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence.
-
-    >>> from hf_depth import train_tokenizer
-    >>> text = "The dog barked. The cat slept. It rained."
-    >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
-    >>> preprocessor = DepthPreprocessor(tokenizer, 40, 40, mlm_probability=0.3, mean_noise_span_length=3.0)
-    >>> [tokenizer.decode(ids) for ids in preprocessor({"text": [text]})["input_ids"]]
-    ['The dog barked.', 'The cat slept. It rained.']
+    The arguments are those of [`DepthObjective`]; without noise, they are for prefix language modelling. `units` and
+    `metadata` are as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence. The tokenizer is not kept.
     """
 
     list_columns: ClassVar[tuple[str, ...]] = ("input_ids", "sentence_lengths")
@@ -245,7 +223,7 @@ class DepthPreprocessor(Preprocessor):
         num_windows = []
         parts = text_parts(column_texts(batch, self.text_column))
         documents = (encode_sentences(part, self.encoder, self.splitter) for part in parts)
-        for sentences in chain.from_iterable(documents):
+        for sentences in chain.from_iterable(documents):  # their ids are arrays as soon as they are cut
             windows = [window for window in self._windows(sentences) if len(window[0]) >= self.min_sentences]
             num_windows.append(len(windows))
             for number, (window, num_cut_tokens) in enumerate(windows):
@@ -351,9 +329,8 @@ def prepare_dataset(
     desc: str | None = "Preparing text",
 ) -> Dataset | IterableDataset:
     """
-    Map documents, map-style or streamed, to examples of token ids, dropping all other columns. A result that
-    `datasets` has cached is reused. If the data set is map-style, documents that give no example are counted and
-    logged. `ValueError` if a column is missing or holds something else than text.
+    Map documents, map-style or streamed, to examples of token ids. Documents of map-style data that give no example
+    are counted and logged. `ValueError` if a column is missing or holds something else than text.
     """
     text_column, *metadata_columns = preprocessor.input_columns
     dataset, columns = readable_documents(dataset, text_column, metadata_columns)
@@ -372,12 +349,11 @@ def prepare_dataset(
         # A few documents are always too short; a warning says that most of the text is lost.
         level = logging.WARNING if 2 * num_left_out > len(dataset) else logging.INFO
         what = f"{len(dataset):,} documents{', or how they begin' if preprocessor.min_sentences > 1 else ''}"
-        logger.log(level, f"Left out {num_left_out:,} of {what}: {too_little_text(preprocessor)}.")
+        logger.log(level, f"Left out {num_left_out:,} of {what}: {_too_little_text(preprocessor)}.")
     return examples
 
 
-def too_little_text(preprocessor: Preprocessor) -> str:
-    """Why a document gives no example."""
+def _too_little_text(preprocessor: Preprocessor) -> str:
     least = preprocessor.min_sentences
     few = f", or fewer than `min_sentences` {least} sentences (lower it, or raise `max_source_length`)"
     return f"too little text{few if least > 1 else ''}"
@@ -385,7 +361,7 @@ def too_little_text(preprocessor: Preprocessor) -> str:
 
 def no_examples(documents: str, preprocessor: Preprocessor) -> UserError:
     """The error that none of some documents gives an example; `documents` says which these are."""
-    return UserError(f"None of {documents} gives an example: {too_little_text(preprocessor)}.")
+    return UserError(f"None of {documents} gives an example: {_too_little_text(preprocessor)}.")
 
 
 def _read_columns(dataset: IterableDataset, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:

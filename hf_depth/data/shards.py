@@ -100,11 +100,10 @@ class ShardFolder:
             problem = f"has the format {manifest['versions']['format']}, but {SHARDS_VERSION} is read here"
         elif "shards" not in manifest:
             problem = "is not finished"
-        else:
-            missing = [name for name in manifest["shards"] if not (folder / name).is_file()]
-            if not missing:
-                return cls(folder, manifest)
+        elif missing := _missing(folder, manifest):
             problem = f"is damaged: {missing[0]} is missing"
+        else:
+            return cls(folder, manifest)
         raise UserError(
             f"`tokenized_dataset_dir` {folder} {problem}. Prepare it (again) by `--preprocessing_only`, with the "
             "arguments of its preparation."
@@ -159,9 +158,8 @@ class ShardFolder:
     def sources(self, split: str) -> dict[str, Dataset]:
         """The examples of each source of a split, in numpy format; `ValueError` that names a damaged shard."""
         if split not in self.counts:
-            raise UserError(
-                f"`tokenized_dataset_dir` {self.folder} has no split {split!r}, only {listed(self.counts)}."
-            )
+            known = listed(self.counts)
+            raise UserError(f"`tokenized_dataset_dir` {self.folder} has no split {split!r}, only {known}.")
         found = {}
         for source in self.counts[split]:
             parts = [self._read(name, shard["examples"]) for name, shard in self._shards(split, source).items()]
@@ -190,9 +188,9 @@ class ShardFolder:
         mixing: Mixing | None = None,
     ) -> tuple[dict[str, Dataset | MixtureDataset | dict[str, Dataset]], dict[str, Statistics]]:
         """
-        Return the splits that [`Objective.prepare_splits`] would make from the documents of the shards, and their
-        statistics. `max_samples` are the most examples of each split and source. Several sources are mixed as in the
-        preparation, unless `mixing` says otherwise. `ValueError` if the objective has other settings, see [`check`].
+        Return what [`Objective.prepare_splits`] would make of the documents: splits and statistics. `max_samples` are
+        the most examples of each split and source. Several sources are mixed as in the preparation, unless `mixing`
+        says otherwise. `ValueError` if the objective has other settings, see [`check`].
         """
         self.check(objective)
         mixing, data, statistics = mixing or self.mixing, {}, {}
@@ -229,7 +227,6 @@ class ShardFolder:
 
 
 def _example_counts(counts: Statistics) -> Statistics:
-    """What [`dataset_statistics`] would give for the examples of a source."""
     return {name: number for name, number in counts.items() if name not in DOCUMENT_COUNTS}
 
 
@@ -291,6 +288,10 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
+def _missing(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    return [name for name in manifest["shards"] if not (folder / name).is_file()]
+
+
 def _write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     replace_text(folder / MANIFEST_FILE, json.dumps(content, indent=2))
@@ -336,12 +337,11 @@ def prepare_shards(
         corpus: the splits of [`load_corpus`], without streams. A split is one data set, or several by the names of
             their sources. The mixing of a [`DocumentMixture`] is saved, too.
         objective: what prepares them. Its tokenizer is saved, too.
-        folder: new, empty, or from an earlier call.
+        folder: new, empty, or from an earlier call, whose shards `overwrite` replaces.
         text_column: the column with the documents. The sources of a [`DocumentMixture`] have their own.
         num_proc: the number of processes.
         shard_size: about how many bytes of text a shard holds.
         text: the description of the documents, for the manifest.
-        overwrite: replace the shards of an earlier call.
 
     Raises:
         `ValueError`: if the folder holds something else, the documents are a stream, or a source gives no examples.
@@ -362,7 +362,7 @@ def prepare_shards(
             f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
             "folder, or prepare this one anew by `overwrite_cache`."
         )
-    if saved is not None and "shards" in saved and all((folder / name).is_file() for name in saved["shards"]):
+    if saved is not None and "shards" in saved and not _missing(folder, saved):
         logger.info(f"{folder} is already finished.")
         _write_manifest(folder, saved | {"mixing": mixing})  # may change, as no example depends on it
         return ShardFolder.open(folder)

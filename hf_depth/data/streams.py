@@ -86,13 +86,9 @@ class ExampleStream(TrainingStream):
     An endless stream of training examples from a stream of documents, made by [`Objective.prepare_splits`].
 
     An example has the columns of the preprocessor, and `stream_epoch`, the number of passes before this one; collators
-    draw the noise by it. `ValueError` if the documents are repeated by `.repeat(...)`.
-
-    Args:
-        seed: the seed of the order.
-        buffer_size: how many consecutive examples of a consumer are shuffled together.
-        whole_shards: if there are enough files, each consumer reads files of its own and downloads no others. By
-            default, each reads all files and takes an equal share of their documents.
+    draw the noise by it. `buffer_size` consecutive examples of a consumer are shuffled together. Each consumer reads
+    all files and takes an equal share of their documents. With `whole_shards`, it reads files of its own, if there are
+    enough, and downloads no others. `ValueError` if the documents are repeated by `.repeat(...)`.
     """
 
     documents: IterableDataset

@@ -105,8 +105,7 @@ def train_tokenizer(
     and 100 sentinels at the end, `<extra_id_0>` last. So it can take the place of a published T5 tokenizer.
 
     The same texts give the same vocabulary. Training takes about 1 s per million characters, of which at most
-    `MAX_TRAINING_SIZE` are used, spread evenly over the texts. In a run of several processes, call it in the first
-    process alone (`with training_args.main_process_first():`), and `AutoTokenizer.from_pretrained(output_dir)` in all.
+    `MAX_TRAINING_SIZE` are used, spread evenly over the texts. Of several processes, let the first train it alone.
 
     Args:
         texts (`Iterable[str]`): the documents, such as the column `"text"` of a data set. `None` is skipped.
@@ -186,10 +185,9 @@ def _explain_training_error(message: str, vocab_size: int) -> str:
 
 def add_sentinels(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """
-    Give a tokenizer sentinels, if it has none. They are tokens that its vocabulary holds free, such as `<unused0>` of
-    Gemma and `<unk_2>` of Pegasus, which need no new rows. If there are none, as for BART, they are 100 new special
-    tokens `<extra_id_0>`, `<extra_id_1>`, …. A message says once which. The tokenizer is changed in place, and
-    returned. Objectives that mask spans call this.
+    Give a tokenizer sentinels in place, if it has none. They are tokens that its vocabulary holds free, such as
+    `<unused0>` of Gemma and `<unk_2>` of Pegasus, which need no new rows. If there are none, as for BART, they are 100
+    new special tokens `<extra_id_0>`, `<extra_id_1>`, …. A message says once which.
     """
     if any(len(_numbered_token_ids(tokenizer, pattern)) for pattern in SENTINEL_PATTERNS):
         return tokenizer
@@ -251,10 +249,9 @@ def add_sentence_tokens(
 
 def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) -> PreTrainedTokenizerBase:
     """
-    Add the mode tokens of a mixture of denoisers, such as `[R]`, to a tokenizer, as special tokens. Those that it has
-    stay as they are. It is changed in place, and returned. The 32,128 rows of a T5 embedding have room for three of
-    them and the tokens of [`add_sentence_tokens`]. `ValueError` if the vocabulary has one of them with another
-    meaning.
+    Add the mode tokens of a mixture of denoisers, such as `[R]`, to a tokenizer in place, as special tokens. The
+    32,128 rows of a T5 embedding have room for three of them and the tokens of [`add_sentence_tokens`]. `ValueError`
+    if the vocabulary has one of them with another meaning.
     """
     modes = list(dict.fromkeys(modes))
     missing = [mode for mode in modes if _token_id(tokenizer, mode) is None]
@@ -319,12 +316,8 @@ def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def sentence_fields(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The fields of a [`DepthConfig`] that a tokenizer determines; `ValueError` if it has no sentence tokens."""
-    ids = sentence_token_ids(tokenizer)
-    return {
-        "first_sentence_token_id": int(ids[0]),
-        "num_sentence_tokens": len(ids),
-        "eosen_token_id": eosen_token_id(tokenizer),
-    }
+    ids, eosen = sentence_token_ids(tokenizer), eosen_token_id(tokenizer)
+    return {"first_sentence_token_id": int(ids[0]), "num_sentence_tokens": len(ids), "eosen_token_id": eosen}
 
 
 def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -335,11 +328,9 @@ def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
     """
     is_depth = hasattr(model.config, "first_sentence_token_id")
     source = getattr(model, "name_or_path", "") or getattr(model.config, "name_or_path", "")
-    source = repr(source) if source else "model.config"
-    model_type = "depth" if is_depth else "t5"
-    remedy = (
-        f'Load a model that fits the tokenizer: `model = load_model({source}, tokenizer, model_type="{model_type}")`.'
-    )
+    call = f"load_model({repr(source) if source else 'model.config'}, tokenizer, "
+    call += f'model_type="{"depth" if is_depth else "t5"}")'
+    remedy = f"Load a model that fits the tokenizer: `model = {call}`."
     for name, value in (sentence_fields(tokenizer) if is_depth else {}).items():
         found = getattr(model.config, name)
         if found != value:
@@ -376,14 +367,6 @@ class TextEncoder:
     An encoder holds the vocabulary and nothing else of the tokenizer. So equal vocabularies have one fingerprint for
     `datasets.map`, until the tokenizers library is upgraded. T5's vocabulary encodes each word by itself. So the ids
     of words are kept, up to `MAX_CHARACTERS`, which is faster than to encode every word of a text anew.
-
-    >>> from hf_depth import train_tokenizer
-    >>> from hf_depth.data.tokenization import TextEncoder
-    >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
-    >>> tokenizer.eos_token_id in tokenizer.encode("</s>", add_special_tokens=False)
-    True
-    >>> tokenizer.eos_token_id in TextEncoder(tokenizer)(["</s>"])[0]
-    False
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -392,9 +375,6 @@ class TextEncoder:
             state, self.keeps_words = _plain_backend(tokenizer.backend_tokenizer.to_str())
             self.tokenizer = Tokenizer.from_str(state)
         self.version = tokenizers.__version__
-        self._forget_words()
-
-    def _forget_words(self) -> None:
         self._words: dict[str, list[int]] = {}
         self._num_characters = 0
 
@@ -407,7 +387,7 @@ class TextEncoder:
         if not self.keeps_words:
             return self._encode(texts)
         if self._num_characters > MAX_CHARACTERS:
-            self._forget_words()
+            self._words, self._num_characters = {}, 0
         words = [text.split() if _PLAIN_TEXT.fullmatch(text) else None for text in texts]  # `None`: as a whole
         unknown = sorted(set(chain.from_iterable(filter(None, words))).difference(self._words))
         self._words.update(zip(unknown, self._encode(unknown), strict=True))
@@ -425,9 +405,7 @@ class TextEncoder:
 
 
 def text_parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """
-    Texts in parts to be encoded one after the other: each ends with the text that brings it to `CHARACTERS_AT_ONCE`.
-    """
+    """Texts in parts to be encoded one by one: each ends with the text that brings it to `CHARACTERS_AT_ONCE`."""
     start, size = 0, 0
     for end, text in enumerate(texts, start=1):
         size += len(text)
@@ -452,10 +430,8 @@ def layout_document(
     sentences: Sequence[Sequence[int]], sentence_token_ids: Sequence[int], eosen_token_id: int, eos_token_id: int
 ) -> list[int]:
     """
-    The encoder input of an uncorrupted document: `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`.
-
-    Sentence tokens count up from the first. If there are more sentences than sentence tokens, the rest follow the last
-    sentence token as one long sentence. Without a sentence, there is `</s>` alone.
+    The encoder input of an uncorrupted document: `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`. If there
+    are more sentences than sentence tokens, the rest follow the last sentence token as one long sentence.
 
     >>> ids = {"sentence_token_ids": [100, 101], "eosen_token_id": 120, "eos_token_id": 1}
     >>> layout_document([[5, 6], [7]], **ids), layout_document([[5], [6], [7], [8]], **ids), layout_document([], **ids)
