@@ -7,23 +7,20 @@ memory, in one process and one run, at equal shapes. As a table and a JSON file.
     python benchmarks/train_step.py --size base --batch_size 256 --modes compiled --only T5 DEPTH
 
 A step is forward, backward and AdamW (fused), in bf16 autocast on a GPU and in float32 on a CPU. The sides are the
-stock T5 of transformers, our T5, our DEPTH, the naive DEPTH (stock T5, with dense integer masks, as the published code
-has them) and, with `--nanot5_path`, that of https://github.com/PiotrNawrot/nanoT5 with its own optimizer. All have the
-same weights, a T5 v1.1 without dropout. Their first losses and norms of gradients must be equal, T5 among themselves
-and DEPTH among themselves: else they would not do the same work.
+stock T5 of transformers, our T5, our DEPTH and, with `--nanot5_path`, that of https://github.com/PiotrNawrot/nanoT5
+with its own optimizer. All have the same weights, a T5 v1.1 without dropout. Their first losses and norms of gradients
+must be equal, T5 among themselves and DEPTH among themselves: else they would not do the same work.
 
 The sides take turns, so that other load affects all of them; times are medians after warm-up: on a GPU until the
-device has finished, on a CPU CPU time of the process (with several threads, wall-clock time). On a CPU denormal
-numbers are taken for 0, on all sides. Peak memory is everything that a side has on the device: what CUDA's allocator
-counts, or what torch's profiler sees being allocated. The FLOPs of a step are those of its matrix products (see
-`common.py`). A side that fails has its error in the table. The files are written after each side that is built, so
-that a run that is ended early leaves what it has.
+device has finished, on a CPU CPU time of the process (with several threads, wall-clock time). Peak memory is
+everything that a side has on the device: what CUDA's allocator counts, or what torch's profiler sees being allocated.
+A side that fails has its error in the table. The files are written after each side that is built, so that a run that
+is ended early leaves what it has.
 """
 
 import argparse
 import gc
 import json
-import platform
 import shlex
 import statistics
 import sys
@@ -46,6 +43,7 @@ from transformers import T5ForConditionalGeneration as StockT5
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
 from hf_depth.training.optimizers import AdamWScale
 
+SENTENCE_LENGTH = 28  # tokens, on average
 STEPS_BEFORE_A_TURN = 2  # on a GPU, not timed: memory is allocated anew, and the clocks are raised
 # Relative, between first losses and between the norms of each parameter's first gradient.
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-3}
@@ -59,18 +57,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, help="Default: 128 on a GPU, 4 on a CPU.")
     parser.add_argument("--source_length", type=int, default=512)
     parser.add_argument("--target_length", type=int, default=114, help="257 at a noise density of 0.3.")
-    parser.add_argument("--padding", type=float, default=0.0, help="Rows lack up to this share of their tokens.")
-    for name in ("d_model", "d_ff", "num_layers", "num_heads"):
-        parser.add_argument(f"--{name}", type=int, help="Instead of that of the size.")
-    parser.add_argument("--d_kv", type=int, default=64)
-    parser.add_argument("--vocab_size", type=int, default=32_128)
-    parser.add_argument("--sentence_length", type=int, default=28, help="Mean number of tokens of a sentence.")
     parser.add_argument("--nanot5_path", type=Path, help="Folder of a checkout of nanoT5.")
-    parser.add_argument(
-        "--attn_implementation",
-        nargs="+",
-        help="Of our models. Default: sdpa, depth_sdpa; on a GPU also depth_flex, depth_triton.",
-    )
+    parser.add_argument("--attn_implementation", nargs="+", help="Of our models. Default: all that the device has.")
     parser.add_argument("--modes", nargs="+", choices=["uncompiled", "compiled"], default=["uncompiled", "compiled"])
     parser.add_argument("--only", nargs="+", help="Sides with one of these words in their names.")
     parser.add_argument("--optimizer", choices=["adamw", "adamw_scale"], default="adamw", help="nanoT5 has its own.")
@@ -80,49 +68,23 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--steps_per_turn", type=int, help="Default: 5 on a GPU, 1 on a CPU.")
     parser.add_argument("--warmup_steps", type=int, default=3)
     parser.add_argument("--build_minutes", type=float, help="Sides that are not built by then are left out.")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output_dir", type=Path, help="Writes train_step.md and train_step.json.")
     parser.add_argument("--quick", action="store_true", help="Seconds, and figures without a meaning: a test.")
-    return complete(parser.parse_args())
-
-
-def complete(args: argparse.Namespace) -> argparse.Namespace:
-    """The arguments with the defaults that depend on others."""
-    on_gpu = torch.device(args.device).type == "cuda"
-    quick = {"size": "tiny", "batch_size": 2, "steps": 2, "warmup_steps": 1, "modes": ["uncompiled"]}
-    quick |= {"source_length": 64, "target_length": 32, "vocab_size": 256, "d_kv": 8}
-    vars(args).update(quick if args.quick else {})
-    args.size = args.size or ("base" if on_gpu else "256")
-    args.batch_size = args.batch_size or (128 if on_gpu else 4)
-    args.precision = args.precision or ("bf16" if on_gpu else "fp32")
-    args.steps_per_turn = args.steps_per_turn or (5 if on_gpu else 1)
-    for name, value in zip(("d_model", "d_ff", "num_layers", "num_heads"), SIZES[args.size], strict=True):
+    args = parser.parse_args()
+    args.on_gpu = torch.device(args.device).type == "cuda"
+    defaults = {"size": "256", "batch_size": 4, "precision": "fp32", "steps_per_turn": 1}
+    attentions = ["sdpa", "depth_sdpa"]
+    if args.on_gpu:
+        defaults = {"size": "base", "batch_size": 128, "precision": "bf16", "steps_per_turn": 5}
+        attentions += ["depth_flex", "depth_triton"]
+    known = AttentionInterface().valid_keys()
+    defaults["attn_implementation"] = [name for name in attentions if name in known]
+    if args.quick:
+        quick = {"size": "tiny", "batch_size": 2, "steps": 2, "warmup_steps": 1, "modes": ["uncompiled"]}
+        vars(args).update(quick, source_length=64, target_length=32)
+    for name, value in defaults.items():
         setattr(args, name, getattr(args, name) or value)
-    if args.attn_implementation is None:
-        wanted = ("sdpa", "depth_sdpa", "depth_flex", "depth_triton") if on_gpu else ("sdpa", "depth_sdpa")
-        known = AttentionInterface().valid_keys()
-        args.attn_implementation = [name for name in wanted if name in known]
     return args
-
-
-class NaiveDepth(nn.Module):
-    """DEPTH on stock T5: dense integer masks in the batch, made into additive ones on the device in each step."""
-
-    def __init__(self, t5: PreTrainedModel):
-        super().__init__()
-        self.t5 = t5
-
-    def forward(self, input_ids, labels, encoder_mask, decoder_mask, cross_mask, use_cache):
-        lowest = torch.finfo(torch.float32).min
-        masks = encoder_mask, decoder_mask, cross_mask
-        encoder, decoder, cross = ((1.0 - mask[:, None].float()) * lowest for mask in masks)
-        return self.t5(
-            encoder_outputs=self.t5.encoder(input_ids=input_ids, attention_mask=encoder),
-            attention_mask=cross,
-            decoder_attention_mask=decoder,
-            labels=labels,
-            use_cache=use_cache,
-        )
 
 
 @dataclass
@@ -151,10 +113,8 @@ class Side:
 
     def build(self, weights: Mapping[str, torch.Tensor], args: argparse.Namespace) -> None:
         """Make the model with these weights, compile it, and take the steps of the warm-up."""
-        module = self.make()
-        core = module.t5 if isinstance(module, NaiveDepth) else module
-        core.load_state_dict(weights)
-        self._module = module.to(args.device).train()
+        self._module = self.make().to(args.device).train()
+        self._module.load_state_dict(weights)
         self._arguments = self.batch if self.model == "nanoT5" else self.batch | {"use_cache": False}
         self._optimizer = self.make_optimizer(list(self._module.parameters()))
         self._forward = torch.compile(self._module, dynamic=False) if self.is_compiled else self._module
@@ -162,7 +122,7 @@ class Side:
             torch.autocast, torch.device(args.device).type, torch.bfloat16, enabled=args.precision == "bf16"
         )
         self.first_loss = self._compute_gradients().item()
-        self.first_gradients = {name: p.grad.float().norm().item() for name, p in core.named_parameters()}
+        self.first_gradients = {name: p.grad.float().norm().item() for name, p in self._module.named_parameters()}
         self._update()
         for _ in range(args.warmup_steps - 1):
             self.step()
@@ -183,8 +143,7 @@ class Side:
 
     def take_turn(self, args: argparse.Namespace) -> None:
         """Time some steps; on a GPU the side enters the device before, and leaves it behind."""
-        on_gpu = torch.device(args.device).type == "cuda"
-        if on_gpu:
+        if args.on_gpu:
             of_others = torch.cuda.memory_allocated() - sum(tensor.nbytes for tensor in self.batch.values())
             self._move(args.device)
             torch.cuda.reset_peak_memory_stats()
@@ -194,12 +153,12 @@ class Side:
             started = read_clock(args)
             self.step()
             self.seconds.append(read_clock(args) - started)
-        if on_gpu:
+        if args.on_gpu:
             self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated() - of_others)
             self.leave_device(args)
 
     def leave_device(self, args: argparse.Namespace) -> None:
-        if torch.device(args.device).type == "cuda":
+        if args.on_gpu:
             self._move("cpu")
             torch.cuda.empty_cache()
 
@@ -242,16 +201,15 @@ def read_clock(args: argparse.Namespace) -> float:
 def matmul_rate(args: argparse.Namespace) -> float:
     """FLOPs per second of a large matrix product in the precision of the models."""
     dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
-    size = 8192 if torch.device(args.device).type == "cuda" else 128 if args.quick else 1024
+    size = 8192 if args.on_gpu else 128 if args.quick else 1024
     left, right = (torch.randn(size, size, device=args.device, dtype=dtype) for _ in range(2))
     turns = common.take_turns({"product": lambda _: left @ right}, 10, warmup=3, clock=partial(read_clock, args))
     return 2 * size**3 / max(statistics.median(turns["product"]), 1e-9)
 
 
 def make_config(config_class: type[T5Config], args: argparse.Namespace, attention: str = "eager") -> T5Config:
-    names = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_layers")
-    sizes = {name: getattr(args, name) for name in names}
-    return common.make_config(config_class, attention=attention, **sizes)
+    smaller = {"vocab_size": 256, "d_kv": 8} if args.quick else {}
+    return common.make_config(config_class, args.size, attention, **smaller)
 
 
 def make_stock(args: argparse.Namespace, attention: str) -> StockT5:
@@ -263,10 +221,11 @@ def make_stock(args: argparse.Namespace, attention: str) -> StockT5:
 
 def make_sides(args: argparse.Namespace) -> list[Side]:
     """All that is asked for, first what the goals are about: time may run out while they are built."""
-    sources = random_rows(args, args.source_length, args.sentence_length, 0)
-    targets = random_rows(args, args.target_length, max(4, args.sentence_length // 2), 1)
-    t5, depth = (make_batch(source, target, args) for source, target in zip(sources, targets, strict=True))
-    naive = with_dense_masks(depth, args)
+    sources = random_rows(args, args.source_length, SENTENCE_LENGTH, 0)
+    targets = random_rows(args, args.target_length, SENTENCE_LENGTH // 2, 1)
+    batches = ({"input_ids": source, "labels": target} for source, target in zip(sources, targets, strict=True))
+    # Without padding there is no mask, as nanoT5 has none.
+    t5, depth = ({name: torch.from_numpy(ids).to(args.device) for name, ids in batch.items()} for batch in batches)
 
     makers = []  # name, attention, what makes the model, its batch
     if args.nanot5_path:
@@ -280,8 +239,6 @@ def make_sides(args: argparse.Namespace) -> list[Side]:
         make = partial(make_ours, DepthForConditionalGeneration, DepthConfig, args)
         makers.append(("our DEPTH", attention, make, depth))
     makers.append(("stock T5", "eager", partial(make_stock, args), t5))
-    for attention in ("sdpa", "eager"):
-        makers.append(("naive DEPTH", attention, lambda name: NaiveDepth(make_stock(args, name)), naive))
     sides = [
         Side(name, attention, mode == "compiled", partial(make, attention), optimizer_of(name, args), batch)
         for name, attention, make, batch in makers
@@ -303,55 +260,22 @@ def optimizer_of(name: str, args: argparse.Namespace) -> Callable[[Sequence[nn.P
 
 
 def random_rows(
-    args: argparse.Namespace, max_length: int, sentence_length: int, stream: int
+    args: argparse.Namespace, length: int, sentence_length: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    Rows of sentences as in pre-training, the first of them of full length.
-
-    Returns:
-        Two arrays of shape `(batch_size, max_length)`, -1 for padding: ids for T5; and those for DEPTH, with `<eosen>`
-        and a sentence token before each sentence.
+    Rows of sentences as in pre-training (B, length): ids for T5; and those for DEPTH, with `<eosen>` and a sentence
+    token before each sentence.
     """
-    rng = np.random.default_rng([args.seed, stream])
+    rng = np.random.default_rng(seed)
     config = make_config(DepthConfig, args)
-    t5 = rng.integers(3, config.first_sentence_token_id, (args.batch_size, max_length))
-    lengths = rng.integers(int((1 - args.padding) * max_length), max_length + 1, args.batch_size)
-    lengths[0] = max_length
-    t5[np.arange(max_length) >= lengths[:, None]] = -1
+    t5 = rng.integers(3, config.first_sentence_token_id, (args.batch_size, length))
     depth = t5.copy()
-    for row, length in zip(depth, lengths, strict=True):
-        number = int(np.clip(length // sentence_length, 1, config.num_sentence_tokens))
+    number = int(np.clip(length // sentence_length, 1, config.num_sentence_tokens))
+    for row in depth:
         starts = np.append(0, 3 * np.sort(rng.choice(np.arange(1, (length - 1) // 3), number - 1, replace=False)))
         row[starts] = config.eosen_token_id
         row[starts + 1] = config.first_sentence_token_id + rng.permutation(config.num_sentence_tokens)[:number]
     return t5, depth
-
-
-def make_batch(source: np.ndarray, target: np.ndarray, args: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """As collators make it; without padding there is no mask, as nanoT5 has none."""
-    batch = {"input_ids": np.where(source < 0, 0, source), "labels": np.where(target < 0, -100, target)}
-    if args.padding:
-        batch["attention_mask"] = (source >= 0).astype(np.int64)
-    return {name: torch.from_numpy(values).to(args.device) for name, values in batch.items()}
-
-
-def with_dense_masks(batch: Mapping[str, torch.Tensor], args: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """The batch for the naive DEPTH: an integer for each pair of query and key of each example."""
-    config = make_config(DepthConfig, args)
-    first, last = config.first_sentence_token_id, config.first_sentence_token_id + config.num_sentence_tokens
-    source, labels = batch["input_ids"], batch["labels"]
-    encoder = (source >= first) & (source < last)  # (B, S)
-    decoder = ((labels >= first) & (labels < last)).roll(1, dims=1)  # (B, T), of the labels shifted to the right
-    decoder[:, 0] = False
-    number = encoder.cumsum(1).clamp(min=1)  # (B, S): the `<eosen>` in front is part of the first sentence
-    is_key = batch["attention_mask"].bool() if "attention_mask" in batch else torch.ones_like(source, dtype=torch.bool)
-    causal = torch.ones(labels.shape[1], labels.shape[1], dtype=torch.bool, device=labels.device).tril()
-    masks = {
-        "encoder_mask": (~encoder[:, :, None] | (number[:, :, None] == number[:, None])) & is_key[:, None],
-        "decoder_mask": (~decoder[:, :, None] | decoder[:, None]) & causal,
-        "cross_mask": (~decoder[:, :, None] | encoder[:, None]) & is_key[:, None],
-    }
-    return {"input_ids": source, "labels": labels} | {name: mask.long() for name, mask in masks.items()}
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
@@ -359,12 +283,11 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     Build all sides, let them take turns, and return the report. The first turn of a side comes as soon as it is built,
     and is written: to compile all of them takes minutes.
     """
-    on_gpu = torch.device(args.device).type == "cuda"
-    if on_gpu:
+    if args.on_gpu:
         torch.cuda.set_device(torch.device(args.device).index or 0)  # whose clock and memory are read
     else:
         torch.set_num_threads(args.num_threads)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(0)
     torch._dynamo.config.recompile_limit = 64  # several models share the code of their classes
     weights = make_ours(T5ForConditionalGeneration, T5Config, args, "eager").state_dict()
     sides, began, rate = make_sides(args), time.perf_counter(), matmul_rate(args)
@@ -374,7 +297,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
             continue
         attempt(side, partial(side.build, weights, args))
         attempt(side, partial(side.leave_device, args))
-        if not on_gpu:
+        if not args.on_gpu:
             attempt(side, side.measure_memory)
         attempt(side, partial(side.take_turn, args))
         seconds = f"{time.perf_counter() - began:.0f} s, {side.median:.4g} s a step"
@@ -403,33 +326,23 @@ def attempt(side: Side, action: Callable[[], None]) -> None:
         side.release()
 
 
-def gradient_difference(side: Side, sides: Sequence[Side]) -> float:
-    """The largest difference from the norms of gradients of the first side with the same task, as a share of them."""
-    norms = reference_of(side, sides).first_gradients
+def differences(side: Side, sides: Sequence[Side]) -> tuple[float, float]:
+    """How far the first loss and the norms of gradients are from those of the first DEPTH or T5, as shares of them."""
+    built = [one for one in sides if one.first_loss is not None and ("DEPTH" in one.model) == ("DEPTH" in side.model)]
+    loss, norms = built[0].first_loss, built[0].first_gradients
     shares = [abs(side.first_gradients[name] - norm) / max(norm, 1e-12) for name, norm in norms.items()]
-    return float(np.max(shares, initial=0.0))  # not a number if one of them is not
-
-
-def reference_of(side: Side, sides: Sequence[Side]) -> Side:
-    is_depth = "DEPTH" in side.model
-    return next(one for one in sides if one.first_loss is not None and ("DEPTH" in one.model) == is_depth)
+    return abs(side.first_loss - loss) / abs(loss), float(np.max(shares, initial=0.0))  # NaN if one of them is
 
 
 def do_other_work(sides: Sequence[Side], precision: str) -> list[str]:
     """The names of the sides whose first loss or gradients are not those of the first side with the same task."""
-    different = []
-    for side in sides:
-        if side.first_loss is not None:
-            right = reference_of(side, sides).first_loss
-            is_near = abs(side.first_loss - right) <= TOLERANCE[precision] * abs(right)
-            if not (is_near and gradient_difference(side, sides) <= GRADIENT_TOLERANCE[precision]):
-                different.append(side.name)
-    return different
+    found = {side.name: differences(side, sides) for side in sides if side.first_loss is not None}
+    most = TOLERANCE[precision], GRADIENT_TOLERANCE[precision]
+    return [name for name, own in found.items() if not np.less_equal(own, most).all()]
 
 
 def make_report(args: argparse.Namespace, sides: Sequence[Side], rate: float) -> dict[str, object]:
     """What the files hold: how to repeat the figures, and those of each side."""
-    on_gpu = torch.device(args.device).type == "cuda"
     flops = args.batch_size * training_flops(make_config(T5Config, args), args.source_length, args.target_length)
     rows = []
     for side in sides:
@@ -441,12 +354,12 @@ def make_report(args: argparse.Namespace, sides: Sequence[Side], rate: float) ->
                 "fastest_and_slowest": [min(side.seconds), max(side.seconds)],
                 "share_of_matmul_rate": flops / rate / side.median,
                 "peak_bytes": side.peak_bytes,
-                "gradient_difference": gradient_difference(side, sides),
+                "gradient_difference": differences(side, sides)[1],
             }
         rows.append(row)
     return {
         "command": shlex.join(["python", "benchmarks/train_step.py", *sys.argv[1:]]),
-        "device": torch.cuda.get_device_name() if on_gpu else f"CPU ({platform.machine()}), {args.num_threads} thread",
+        "device": torch.cuda.get_device_name() if args.on_gpu else f"CPU, {args.num_threads} thread",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()},
         "matmul_flops_per_second": rate,
@@ -459,7 +372,7 @@ def make_report(args: argparse.Namespace, sides: Sequence[Side], rate: float) ->
 def as_markdown(report: Mapping) -> str:
     """The report as a table, with the time of each side as a ratio to that of the first one."""
     settings, rows = report["settings"], report["sides"]
-    names = ("precision", "d_model", "d_ff", "num_layers", "num_heads", "batch_size", "source_length", "target_length")
+    names = ("size", "precision", "batch_size", "source_length", "target_length")
     measured = [row for row in rows if row["error"] is None]
     lines = [
         f"`{report['command']}`\n",

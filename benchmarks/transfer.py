@@ -14,12 +14,11 @@ measured by default:
     order       tasks of discourse: ordering, position, coherence of sentences; order of statements
     unshuffle   exact order and Kendall's tau of 2 and 4 sentences without any label, beside a linear ranker
     pairs       minimal pairs: is the sentence as it was written the likelier one?
-    variants    what was tried for DEPTH: coefficient, shuffled share, number of sentences, noise, size
     probes      DiscoEval's tasks from frozen embeddings, of the files in `--disco_eval`
 
 Each process uses one thread; a budget of minutes is CPU time of the optimizer's steps. Each measurement is a line of
 results.jsonl; started again, the script goes on with those that are missing, also within a pre-training. At the end,
-and by `--report`, it writes results.md, curves.png and order.png.
+and by `--report`, it writes results.md and order.png.
 """
 
 import argparse
@@ -289,7 +288,7 @@ def unshuffle(cell: Cell, root: Path) -> dict[str, Any]:
     windows = json.loads((root / "windows" / f"{cell['corpus']}.json").read_text(encoding="utf-8"))
     order = order_by(cell, root, windows["train"])
     rng, scores = np.random.default_rng(0), {}
-    for size in cell.get("sizes", ("2", "4")):
+    for size in ("2", "4"):
         arranged = [rng.permutation(len(window)).tolist() for window in windows[size]]
         given = [[window[i] for i in places] for window, places in zip(windows[size], arranged, strict=True)]
         found = [[places[i] for i in own] for own, places in zip(order(given), arranged, strict=True)]
@@ -519,7 +518,7 @@ def main() -> None:
         execute(args, root)
     report = Report(args, read_results(root))
     (root / "results.md").write_text("\n".join(report.tables()), encoding="utf-8")
-    report.figures(root)
+    report.figure(root / "order.png")
     print("\n".join(report.tables()))
 
 

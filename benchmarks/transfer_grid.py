@@ -15,7 +15,7 @@ Cell = dict[str, Any]  # what is measured: `what` and settings; equal ones are m
 Task = tuple[str, str]  # a text and a task made of it
 Done = Mapping[str, dict[str, Any]]  # the scores of each cell that was measured
 
-PARTS = ("optimizers", "tuning", "curves", "order", "unshuffle", "pairs", "variants", "probes")
+PARTS = ("optimizers", "tuning", "curves", "order", "unshuffle", "pairs", "probes")
 CORPORA = ("documentation", "functions", "prose", "subjectivity", "abstracts")
 MINUTES = (3, 20, 120)
 SEEDS = (0, 1, 2)
@@ -72,22 +72,6 @@ TUNING = {  # optimizers, and rates for fine-tuning and for going on with pre-tr
 }
 TUNING_TASKS = ("sentence_ordering", "topic")
 CONTINUED_MINUTES = 2
-VARIANTS = {
-    "as in the other parts": {},
-    "coefficient 1": {"sentence_loss_coefficient": 1.0},
-    "coefficient 2": {"sentence_loss_coefficient": 2.0},
-    "coefficient 5": {"sentence_loss_coefficient": 5.0},
-    "half of the examples shuffled": {"sentence_shuffling_probability": 0.5},
-    "2 sentences": {"max_sentences": 2},
-    "2 to 8 sentences": {"max_sentences": 8},
-    "one sentence and more": {"min_sentences": 1},
-    "two sentence tokens, 2 sentences": {"num_sentence_tokens": 2, "max_sentences": 2},
-    "noise 0.3": {"mlm_probability": 0.3},
-    "length 64": {"max_source_length": 64},
-    "d_model 64, 1 + 1 layers": {"size": "64 x 1+1"},
-    "d_model 256, 3 + 3 layers": {"size": "256 x 3+3"},
-}
-VARIANT_MINUTES = 10
 CURVES = {
     "documentation": ("topic", "altered", "last_word", "sentence_ordering"),
     "functions": ("sentence_ordering",),
@@ -147,8 +131,7 @@ def name_of(model: Cell) -> str:
 
 
 def unshuffling(model: Cell) -> Cell:
-    cell = {"what": "unshuffle", "corpus": model["corpus"], "kind": model["kind"], "model": name_of(model)}
-    return cell | ({"sizes": ["2"]} if "num_sentence_tokens" in model.get("settings", {}) else {})
+    return {"what": "unshuffle", "corpus": model["corpus"], "kind": model["kind"], "model": name_of(model)}
 
 
 def fine_tuning(task: Task, start: Cell | str, labels: int, rate: float, seed: int, **more: Any) -> Cell:
@@ -222,9 +205,6 @@ def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
             pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
             for size, optimizer in itertools.product(SIZES, OPTIMIZERS.values())
         ]
-    if "variants" in parts:
-        yield (models := [pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, one) for one in VARIANTS.values()])
-        yield list(map(unshuffling, models))
     ordered = [corpus for corpus in corpora if corpus not in WITHOUT_ORDER]
     if {"curves", "order", "unshuffle"} & parts:
         yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in ordered]

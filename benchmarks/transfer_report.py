@@ -1,4 +1,4 @@
-"""Tables and figures of what benchmarks/transfer.py has measured."""
+"""Tables and a figure of what benchmarks/transfer.py has measured."""
 
 import argparse
 import itertools
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import transfer_grid as grid
-from transfer_grid import Cell, Done, Task
+from transfer_grid import Cell, Done
 
 Rows = Mapping[str, Sequence[Mapping[Any, float]]]  # by the name of a row: for each seed, values by their columns
 
 ORDERS = {"exact_2": "2: exact", "tau_2": "2: tau", "exact_4": "4: exact", "tau_4": "4: tau"}
-COLORS = {"T5": "C0", "DEPTH": "C1", "scratch": "grey"}
+COLORS = {"T5": "C0", "DEPTH": "C1"}
 
 
 def spread(values: Sequence[float]) -> str:
@@ -53,7 +53,7 @@ def same(names: Sequence[Any]) -> dict[Any, str]:
 
 
 class Report:
-    """Tables and figures from the scores of all cells."""
+    """Tables and a figure from the scores of all cells."""
 
     def __init__(self, args: argparse.Namespace, done: Done):
         self.args, self.done = args, done
@@ -63,15 +63,7 @@ class Report:
         return [self.done[key] for key in map(grid.key_of, cells) if key in self.done]
 
     def tables(self) -> list[str]:
-        parts = (
-            self.optimizers,
-            self.tuning,
-            self.fine_tuned,
-            self.unshuffled,
-            self.pairs,
-            self.variants,
-            self.probes,
-        )
+        parts = (self.optimizers, self.tuning, self.fine_tuned, self.unshuffled, self.pairs, self.probes)
         return [table for part in parts for table in part()]
 
     def optimizers(self) -> Iterator[str]:
@@ -104,27 +96,18 @@ class Report:
         if any(rows[name] for name in grid.continued(self.args)):
             yield from table(title, "", columns, rows)
 
-    def starts(self) -> Iterator[tuple[str, str, float]]:
-        """Name, kind and minutes of what a task is fine-tuned from."""
-        yield "from scratch", "scratch", self.args.minutes[0]
-        for kind, minutes in itertools.product(grid.KINDS, self.args.minutes):
-            yield f"{kind}, {minutes:g} minutes", kind, minutes
-
-    def curve(self, task: Task, kind: str, minutes: float, labels: int) -> list[float]:
-        """The test scores of all seeds; `kind` may be "bag of words", too."""
-        if kind == "bag of words":
-            cells = [grid.bag_of_words(task, labels, seed) for seed in grid.SEEDS]
-        else:
-            cells = grid.curve(task, kind, minutes, labels, self.done, self.args.seeded_minutes)
-        return [scores["test"] for scores in self.found(*cells)]
-
     def fine_tuned(self) -> Iterator[str]:
-        for task in grid.tasks_of(self.args):
-            labels = grid.labels_of(task)
-            rows = {
-                name: [{number: score} for number in labels for score in self.curve(task, kind, minutes, number)]
-                for name, kind, minutes in (("bag of words", "bag of words", 0), *self.starts())
-            }
+        starts = [("from scratch", "scratch", self.args.minutes[0])]
+        for kind, minutes in itertools.product(grid.KINDS, self.args.minutes):
+            starts.append((f"{kind}, {minutes:g} minutes", kind, minutes))
+        for task, labels in ((task, grid.labels_of(task)) for task in grid.tasks_of(self.args)):
+            rows = defaultdict(list)
+            for number in labels:
+                bags = [grid.bag_of_words(task, number, seed) for seed in grid.SEEDS]
+                rows["bag of words"] += [{number: scores["test"]} for scores in self.found(*bags)]
+                for name, kind, minutes in starts:
+                    cells = grid.curve(task, kind, minutes, number, self.done, self.args.seeded_minutes)
+                    rows[name] += [{number: scores["test"]} for scores in self.found(*cells)]
             if any(found for name, found in rows.items() if name != "bag of words"):
                 yield from table(f"{task[0]}, {task[1]}", "labels", same(labels), rows)
 
@@ -151,14 +134,6 @@ class Report:
         for corpus in grid.CORPORA:
             yield from table(f"{corpus}: minimal pairs", "", kinds, self.by_model("minimal_pairs", corpus))
 
-    def variants(self) -> Iterator[str]:
-        rows = {}
-        for name, settings in grid.VARIANTS.items():
-            model = grid.pretraining("documentation", "DEPTH", grid.VARIANT_MINUTES, 0, settings)
-            rows[name] = self.found(grid.unshuffling(model))
-        title = f"DEPTH, {grid.VARIANT_MINUTES:g} minutes of documentation: what was tried"
-        yield from table(title, "", ORDERS, rows)
-
     def probes(self) -> Iterator[str]:
         rows = {}
         for cell, scores in self.cells:
@@ -169,63 +144,37 @@ class Report:
                     of_baseline.setdefault(cell["task"], scores[f"{name}_accuracy"])
         yield from table("Probes of DiscoEval", "", same(grid.PROBES), rows)
 
-    # ---- Figures ----------------------------------------------------------------------------------------------------
+    # ---- The figure -------------------------------------------------------------------------------------------------
 
-    def figures(self, folder: Path) -> None:
-        """Write curves.png, scores over labels, and order.png, un-shuffling over the minutes of pre-training."""
-        tasks = [task for task in grid.tasks_of(self.args) if len(grid.labels_of(task)) > 1]
-        fine_tuned = {(cell["corpus"], cell["task"]) for cell, _ in self.cells if cell["what"] == "fine_tune"}
-        write_figure(folder / "curves.png", filter(fine_tuned.__contains__, tasks), self.draw_curve, "test score")
-        unshuffled = dict.fromkeys(cell["corpus"] for cell, _ in self.cells if cell["what"] == "unshuffle")
-        title = "pairs of sentences in the right order, without labels"
-        write_figure(folder / "order.png", unshuffled, self.draw_order, title, sharey=True)
+    def figure(self, path: Path) -> None:
+        """Draw the pairs of sentences in the right order, over the minutes of pre-training: a panel for each text."""
+        from matplotlib.figure import Figure
 
-    def draw_curve(self, axes: Any, task: Task) -> None:
-        for name, kind, minutes in self.starts():
-            groups = [self.curve(task, kind, minutes, labels) for labels in grid.LABELS]
-            share = self.args.minutes.index(minutes) / max(1, len(self.args.minutes) - 1)
-            shade = 0.4 + 0.6 * share if kind in grid.KINDS else 1.0
-            draw(axes, grid.LABELS, groups, label=name, color=COLORS[kind], alpha=shade)
-        bags = [self.curve(task, "bag of words", 0, labels) for labels in grid.LABELS]
-        draw(axes, grid.LABELS, bags, label="bag of words", color="C2", linestyle="--")
-        axes.set(xscale="log", xlabel="labels", title=f"{task[0]}\n{task[1]}")
-        axes.set_xticks(grid.LABELS, grid.LABELS)
+        corpora = list(dict.fromkeys(cell["corpus"] for cell, _ in self.cells if cell["what"] == "unshuffle"))
+        if not corpora:
+            return
+        figure = Figure(figsize=(4.5 * len(corpora), 4), layout="constrained")
+        panels = figure.subplots(1, len(corpora), squeeze=False, sharey=True)[0]
+        for axes, corpus in zip(panels, corpora, strict=True):
+            self.draw_order(axes, corpus)
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel("pairs of sentences in the right order, without labels")
+        panels[-1].legend(fontsize="x-small")
+        figure.savefig(path, dpi=110)
 
     def draw_order(self, axes: Any, corpus: str) -> None:
         found, ticks = self.by_model("unshuffle", corpus), set()
         for kind in grid.KINDS:
             places = {float(name.split()[1]): name for name in found if name.startswith(f"{kind}, ")}
             groups = [[one["exact_2"] for one in found[places[place]]] for place in sorted(places)]
-            draw(axes, sorted(places), groups, label=kind, color=COLORS[kind])
+            style = {"label": kind, "color": COLORS[kind], "marker": "o", "markersize": 3}
+            axes.errorbar(
+                sorted(places), list(map(statistics.fmean, groups)), list(map(standard_error, groups)), **style
+            )
             ticks |= set(places)
         for scores in found.get("ranker", ()):
             axes.axhline(scores["exact_2"], color="C2", linestyle="--", label="linear ranker on words")
         axes.axhline(0.5, color="grey", linestyle=":", label="chance")
         axes.set(xscale="log", xlabel="CPU minutes of pre-training", title=corpus)
         axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
-
-
-def write_figure(path: Path, names: Any, drawing: Any, ylabel: str, sharey: bool = False) -> None:
-    """One panel for each name, drawn by `drawing`."""
-    from matplotlib.figure import Figure
-
-    names = list(names)
-    if not names:
-        return
-    figure = Figure(figsize=(4.5 * len(names), 4), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False, sharey=sharey)[0], names, strict=True):
-        drawing(axes, name)
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel(ylabel)
-    figure.axes[-1].legend(fontsize="x-small")
-    figure.savefig(path, dpi=110)
-
-
-def draw(axes: Any, places: Sequence[float], groups: Sequence[Sequence[float]], **style: Any) -> None:
-    """A line through the means of groups of scores, with standard errors."""
-    kept = [(place, values) for place, values in zip(places, groups, strict=True) if values]
-    if kept:
-        means = [statistics.fmean(values) for _, values in kept]
-        errors = [standard_error(values) for _, values in kept]
-        axes.errorbar([place for place, _ in kept], means, errors, marker="o", markersize=3, **style)
