@@ -29,10 +29,11 @@ import pandas as pd
 from transformers import AutoConfig
 from transformers.hf_argparser import HfArg
 
-from hf_depth import TaskSpec, TaskTrainingArguments, get_task
+from hf_depth import TaskSpec, get_task
 from hf_depth.arguments import (
     FineTuningModelArguments,
     TaskArguments,
+    TaskTrainingFlags,
     parse_arguments,
     parse_task_arguments,
     run_script,
@@ -75,7 +76,7 @@ class CompareArguments:
 
 
 ARGUMENTS = (CompareArguments,)
-FINE_TUNING_ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
+FINE_TUNING_ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingFlags)
 
 SCRIPT = Path(__file__).resolve().with_name("fine_tune_t5.py")
 RECIPES = Path(__file__).resolve().with_name("configs") / "recipes"

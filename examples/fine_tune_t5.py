@@ -14,20 +14,20 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 
 from collections.abc import Sequence
 
-from transformers import set_seed
+import transformers
 
-import hf_depth  # imports each part when it is used: `--help` does not wait for the models
-from hf_depth import TaskTrainingArguments
+import hf_depth  # imports each part when it is used, as transformers does: `--help` does not wait for the models
 from hf_depth.arguments import (
     FineTuningModelArguments,
     TaskArguments,
+    TaskTrainingFlags,
     check_run_arguments,
     parse_task_arguments,
     run_script,
     set_up,
 )
 
-ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
+ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingFlags)
 
 
 def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
@@ -43,7 +43,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     run = hf_depth.FineTuningRun.of_flags(training_args, model_args, task_args, tasks)
     if run.is_over:
         return None
-    set_seed(training_args.seed)
+    transformers.set_seed(training_args.seed)
 
     # ---- Examples and tokenizer ----
     tokenizer = run.tokenizer or model_args.load_tokenizer()

@@ -11,21 +11,21 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 
 from collections.abc import Sequence
 
-from transformers import set_seed
+import transformers
 
-import hf_depth  # imports each part when it is used: `--help` does not wait for the models
-from hf_depth import DepthTrainingArguments
+import hf_depth  # imports each part when it is used, as transformers does: `--help` does not wait for the models
 from hf_depth.arguments import (
     CorpusArguments,
     ModelArguments,
     ObjectiveArguments,
+    TrainingFlags,
     check_run_arguments,
     parse_arguments,
     run_script,
     set_up,
 )
 
-ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
+ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, TrainingFlags)
 
 
 def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
@@ -44,7 +44,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     run = hf_depth.PretrainingRun.of_flags(training_args, model_args, corpus_args, objective_args)
     if run.is_over:
         return None
-    set_seed(training_args.seed)
+    transformers.set_seed(training_args.seed)
 
     # ---- Text (or shards of it), tokenizer, objective ----
     shards = corpus_args.open_shards()

@@ -25,6 +25,7 @@ from absl.testing import parameterized
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
+from hf_depth.arguments.parser import full_classes
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.tokenization import add_sentence_tokens
 
@@ -99,8 +100,8 @@ def run_example(path: str, *flags: str):
 
 @functools.cache
 def script_arguments(path: str) -> tuple[type, ...]:
-    """The dataclasses that a script of examples/ reads its arguments into."""
-    return load_script(path).ARGUMENTS
+    """The dataclasses that a script of examples/ fills with its arguments."""
+    return full_classes(load_script(path).ARGUMENTS)
 
 
 @functools.cache

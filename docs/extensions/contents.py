@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hf_depth
+from hf_depth.arguments.parser import full_classes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,7 +20,7 @@ def dataclasses_of(source: str) -> tuple[type, ...]:
     specification = importlib.util.spec_from_file_location(path.stem, path)
     script = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(script)
-    return script.ARGUMENTS
+    return full_classes(script.ARGUMENTS)
 
 
 def flags(kind: type) -> Iterator[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from .launch import check_run_arguments, run_script, set_up
 from .model_args import FineTuningModelArguments, ModelArguments
 from .parser import parse_arguments
 from .task_args import TaskArguments, parse_task_arguments
+from .training_flags import TaskTrainingFlags, TrainingFlags
 
 __all__ = [
     "CorpusArguments",
@@ -12,6 +13,8 @@ __all__ = [
     "ModelArguments",
     "ObjectiveArguments",
     "TaskArguments",
+    "TaskTrainingFlags",
+    "TrainingFlags",
     "check_run_arguments",
     "parse_arguments",
     "parse_task_arguments",

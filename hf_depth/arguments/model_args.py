@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from transformers.hf_argparser import HfArg
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..credentials import is_hub_name
 from ..errors import UserError
@@ -107,6 +106,8 @@ class ModelArguments:
             if not is_hub_name(self.model_name_or_path):
                 raise UserError(f"{flag}: there is no such folder.")
         elif not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+            from transformers.trainer_utils import get_last_checkpoint
+
             last = get_last_checkpoint(folder)
             advice = f"its last checkpoint is {last}" if last else "name the folder of a saved model"
             raise UserError(f"{flag} has no config.json: {advice}.")

@@ -1,10 +1,13 @@
 """Arguments of the scripts: dataclasses filled from flags, from a YAML or JSON file, or from a file and flags."""
 
 import argparse
+import ast
 import difflib
 import functools
+import importlib.util
 import json
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +27,8 @@ CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 OPTIONS = "KEY=VALUE,..."
 WORDS = {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}  # what `--help` calls the value of a flag
 TRANSFORMERS = "transformers' Seq2SeqTrainingArguments"
+STOCK_MODULES = ("transformers.training_args", "transformers.training_args_seq2seq")
+USAGE = "%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]"  # instead of 150 flags
 MORE = f"""\
 Beside these there are all flags of {TRANSFORMERS}, such as --output_dir, --do_train, --do_eval,
 --max_steps, --learning_rate, --per_device_train_batch_size, --eval_strategy, --save_total_limit, --bf16, --report_to.
@@ -50,7 +55,9 @@ def parse_arguments(
     - `option_groups`, which maps the name of a flag to fields that are options of it. With `{"config_overrides":
       ("d_model",)}`, one writes `--config_overrides d_model=256`, or a mapping in a file;
     - `alternatives`, which maps each of several fields to those that belong to it. A flag for one of them replaces the
-      others in the file: `--train_file` its `dataset_name`.
+      others in the file: `--train_file` its `dataset_name`;
+    - `full_class`, the place of a subclass with the flags of transformers, which is filled instead. It takes seconds
+      to import. `--help` and an unknown flag are answered without it.
 
     `defaults` are other defaults than those of the dataclasses.
 
@@ -59,23 +66,46 @@ def parse_arguments(
     (Arguments(max_steps=100),)
     """
     args = list(sys.argv[1:] if args is None else args)
-    parser = ScriptParser(dataclass_types, description, explains_all="--help_all" in args)
-    parser.set_defaults(**(defaults or {}))
+    explains_all = "--help_all" in args
+    parser = ScriptParser(dataclass_types, description)
     try:
         path = Path(args.pop(0)) if args and not args[0].startswith("-") else None
-        return parser.parse(args, path)
+        if not explains_all:
+            parser.read(args, path)
+        parser = ScriptParser(full_classes(dataclass_types), description, explains_all)
+        parser.set_defaults(**(defaults or {}))
+        return parser.parse_dict(parser.read(args, path))
     except ValueError as error:
         stop(str(error), usage=parser.format_usage())
+
+
+def full_classes(dataclass_types: Sequence[type]) -> tuple[type, ...]:
+    """The dataclasses that [`parse_arguments`] fills: instead of some, their `full_class`."""
+    own = [(kind, vars(kind).get("full_class")) for kind in dataclass_types]
+    return tuple(kind if place is None else pkgutil.resolve_name(place) for kind, place in own)
+
+
+@functools.cache
+def stock_flags() -> frozenset[str]:
+    """The names of transformers' training arguments, read from their source: to import them takes seconds."""
+    found = set()
+    for module in STOCK_MODULES:
+        tree = ast.parse(importlib.util.find_spec(module).loader.get_source(module))
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        fields = [node.target.id for kind in classes for node in kind.body if isinstance(node, ast.AnnAssign)]
+        found |= {name for name in fields if not name.startswith("_")}
+    return frozenset(found)
 
 
 class ScriptParser(HfArgumentParser):
     """The parser of [`parse_arguments`]. If it explains all, `--help` shows transformers' flags as well."""
 
     def __init__(self, dataclass_types: Sequence[type], description: str | None, explains_all: bool = False):
-        bases = {base for kind in dataclass_types for base in kind.__mro__}
-        stock = [base for base in bases if base.__module__.startswith("transformers.")]
+        has_stock = any(
+            hasattr(kind, "full_class") or kind.__module__.startswith("transformers.") for kind in dataclass_types
+        )
         groups = [one for kind in dataclass_types for one in getattr(kind, "option_groups", {}).items()]
-        self.stock_names = {name for base in stock for name in base.__dict__.get("__annotations__", {})}
+        self.stock_names = stock_flags() if has_stock else frozenset()
         self.group_of = {name: group for group, names in groups for name in names}
         self.explains_all = explains_all
         self.path: Path | None = None
@@ -84,12 +114,17 @@ class ScriptParser(HfArgumentParser):
         super().__init__(
             dataclass_types,
             description=description,
-            epilog=MORE if stock and not explains_all else None,
-            usage="%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]",  # instead of 150 flags
+            epilog=MORE if has_stock and not explains_all else None,
+            usage=USAGE,
             formatter_class=_HelpFormatter,
             allow_abbrev=False,  # otherwise `--max_tr` would be taken as `--max_train_samples`
         )
         self.add_argument("--help_all", action="help", help="show all flags and exit")
+        for name in self.stock_names.difference(action.dest for action in self._actions):
+            # With any values: the full class has their types.
+            dashed = name.replace("_", "-")
+            spellings = (f"--{name}", f"--{dashed}", f"--no_{name}", f"--no-{dashed}")
+            self.add_argument(*spellings, dest=name, nargs="*", help=argparse.SUPPRESS)
         self._action_groups.sort(key=lambda group: group.title == TRANSFORMERS)
 
     # ---- Making flags ----
@@ -130,8 +165,8 @@ class ScriptParser(HfArgumentParser):
 
     # ---- Parsing ----
 
-    def parse(self, args: Sequence[str], path: Path | None = None) -> tuple:
-        """Return instances of the dataclasses. Flags override a configuration file."""
+    def read(self, args: Sequence[str], path: Path | None = None) -> dict[str, Any]:
+        """Return the values of all fields, from a configuration file and from flags, which override it."""
         flags = list(self._with_options(args))
         known = [self._option_string_actions.get(flag.partition("=")[0]) for flag in flags if flag.startswith("--")]
         given = [action.dest for action in known if action is not None]
@@ -152,7 +187,7 @@ class ScriptParser(HfArgumentParser):
         # A flag with several values makes a list of `None`.
         values = {name: None if value == [None] else value for name, value in vars(namespace).items()}
         self._replace_alternatives(values, given)
-        return self.parse_dict(values)
+        return values
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print; it names each spelling of a flag."""
@@ -205,7 +240,7 @@ class ScriptParser(HfArgumentParser):
             action = self._action(name)
             if not isinstance(value, list):
                 flags[action.dest] = [f"--{name}={_text(value)}"]
-            elif action.nargs == "+":
+            elif action.nargs in ("+", "*"):
                 flags[action.dest] = [f"--{name}", *map(_text, value)]
             elif action.dest in self.takes_list:
                 self.set_defaults(**{action.dest: value})
@@ -219,7 +254,8 @@ class ScriptParser(HfArgumentParser):
     def _unknown(self, flag: str) -> str:
         """The message for an argument that does not exist."""
         name = flag.removeprefix("--").partition("=")[0]
-        flags = {flag[2:].rpartition(".")[2]: flag for flag in self._option_string_actions if "-" not in flag[2:]}
+        names = [flag for flag in self._option_string_actions if "-" not in flag[2:] and not flag.startswith("--no_")]
+        flags = {flag[2:].rpartition(".")[2]: flag for flag in names}
         name_of_flag = name.replace("-", "_").rpartition(".")[2]
         longer = [flag for flag in flags if flag.startswith(name_of_flag)]
         near = difflib.get_close_matches(name_of_flag, flags, n=1, cutoff=0.85) or (longer if len(longer) == 1 else [])

@@ -16,6 +16,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
+from ..arguments.training_flags import TaskTrainingFlags, TrainingFlags
 from ..errors import UserError, suggestion
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
@@ -39,7 +40,6 @@ DEFAULT_OPTIMIZER = OptimizerName.ADAMW_SCALE
 # The names that an argument may have: those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
 MAY_BE_DEFAULT = ("optim", "learning_rate", "adam_epsilon")
-BASELINES = ("bag_of_words", "from_scratch")
 # Fifty lines in a run, but at least one in 500 steps: a loss that is not finite is noticed at the next log.
 LOGGING_SHARE, MOST_STEPS_WITHOUT_LOG = 0.02, 500
 ADAM_EPSILON = {OptimizerName.ADAMW_SCALE: 1e-6}  # nanoT5's; of all others the Trainer's
@@ -87,7 +87,7 @@ def _known_name(argument: str, value: str) -> ExplicitEnum:
 
 
 @dataclass
-class DepthTrainingArguments(Seq2SeqTrainingArguments):
+class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
     """
     [`Seq2SeqTrainingArguments`] with the weight of the sentence loss, and defaults that suit this package.
 
@@ -105,12 +105,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     False
     """
 
-    _argument_group_name = "training"
     _is_from_scratch = _is_adapter = False  # the model
 
-    sentence_loss_coefficient: float = HfArg(
-        default=1.0, help="Weight of the cross-entropy of sentence tokens; 1.0 is plain cross-entropy."
-    )
     remove_unused_columns: bool = HfArg(
         default=False, help="Remove columns that are no argument of the model; the collators need some."
     )
@@ -121,17 +117,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         default=None, help="Steps between two logs, below 1 their share of all steps (default: 0.02)."
     )
     logging_first_step: bool = HfArg(default=True, help="Also log the first step.")
-    skip_bad_batches: int = HfArg(
-        default=0, help="Skip at most so many batches whose loss or gradient is not finite; then stop."
-    )
-    constrain_sentence_order: bool = HfArg(
-        default=False, help="Also score the order that a DEPTH model generates if it must name each sentence once."
-    )
-    generation_cache_implementation: str | None = HfArg(
-        default=None,
-        help="Cache of generation in evaluations (default: dynamic); static compiles the decoding on a GPU.",
-        metadata={"choices": ["dynamic", "static"]},
-    )
     learning_rate: float | None = HfArg(
         default=None,
         help="Peak (default for adamw_scale: 5e-3 from a checkpoint, 2e-2 from scratch; for AdamW 1e-4, 1e-3).",
@@ -151,12 +136,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
     adam_epsilon: float | None = HfArg(
         default=None, help="Epsilon of AdamW and its kin (default: 1e-8; for adamw_scale 1e-6)."
-    )
-    allow_changed_arguments: bool = HfArg(
-        default=False, help="Continue a checkpoint although its run had other data or settings."
-    )
-    hub_license: str | None = HfArg(
-        default=None, help="License of the model for its card, as the Hub writes it: apache-2.0, mit, …"
     )
 
     def __post_init__(self):
@@ -336,7 +315,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
 
 
 @dataclass
-class TaskTrainingArguments(DepthTrainingArguments):
+class TaskTrainingArguments(TaskTrainingFlags, DepthTrainingArguments):
     """
     [`DepthTrainingArguments`] for fine-tuning: how predictions are made, and how the best model is chosen.
 
@@ -348,42 +327,6 @@ class TaskTrainingArguments(DepthTrainingArguments):
     """
 
     predict_with_generate: bool = HfArg(default=True, help="Always true here: scores never come from teacher forcing.")
-    prediction_mode: str = HfArg(
-        default="generate",
-        help=(
-            "generate: free text; score_labels: the most probable of the task's labels; probe: a small "
-            "classifier of frozen sentence embeddings, the model is not trained."
-        ),
-        metadata={"choices": list(EVALUATION_MODES)},
-    )
-    length_normalize_scores: bool = HfArg(
-        default=False, help="score_labels: divide by the number of a label's tokens."
-    )
-    probe_layer: int | None = HfArg(
-        default=None, help="probe: hidden states of this encoder layer (0: embeddings; default: last)."
-    )
-    probe_pooling: str | None = HfArg(
-        default=None,
-        help="probe: state of the sentence token (default of DEPTH) or mean of the tokens (of T5).",
-        metadata={"choices": ["sentence_token", "mean"]},
-    )
-    probe_normalization: str = HfArg(
-        default="standardize",
-        help="probe: scale the embeddings by those of the training examples.",
-        metadata={"choices": ["standardize", "whiten", "none"]},
-    )
-    probe_read_together: bool = HfArg(
-        default=False, help="probe: read the sentences of an example as one document, not one by one."
-    )
-    early_stopping_patience: int | None = HfArg(
-        default=None, help="Stop after this many evaluations without a better score."
-    )
-    early_stopping_threshold: float = HfArg(default=0.0, help="By how much a score must be better to count.")
-    baselines: list[str] | None = HfArg(
-        default=None,
-        help="Beside the scores, those of a bag of words, and of the same training from scratch.",
-        metadata={"choices": list(BASELINES)},
-    )
     metric_for_best_model: str | None = HfArg(
         default="score", help="By which evaluations compare: score is the mean of the tasks' metric_to_optimize."
     )

@@ -16,7 +16,8 @@ from typing import Literal
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
-from helpers import process_environment, script_arguments
+from helpers import ROOT, process_environment, script_arguments
+from hf_depth.arguments import TaskTrainingFlags, parser
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
 
@@ -195,15 +196,37 @@ class ParseArgumentsTest(ArgumentsTestCase):
         for kind in types:
             self.assertIn(f"\n{kind._argument_group_name}:\n", text)
 
-    def test_help_and_a_typo_wait_for_no_model_and_no_data(self):
+    @parameterized.parameters("pretrain_t5", "fine_tune_t5")
+    def test_help_and_a_typo_wait_for_no_model_and_no_data(self, script):
         """Each of these takes about as long to import as all that a parser needs."""
-        # Where peft is installed, transformers imports it and models with its training arguments.
-        code = "import sys; sys.modules['peft'] = None; import {0}; print({{'{1}'}} & sys.modules.keys())"
-        heavy = "','".join(("datasets", "pandas", "scipy", "transformers.modeling_utils", "transformers.trainer"))
-        modules = "hf_depth.arguments, hf_depth.training.training_args, hf_depth.training.checkpoints.stopping"
-        command = [sys.executable, "-c", code.format(modules, heavy)]
-        process = subprocess.run(command, env=process_environment(), capture_output=True, text=True)
-        self.assertEqual(process.stdout, "set()\n", process.stderr)
+        heavy = {
+            "datasets",
+            "pandas",
+            "peft",
+            "accelerate",
+            "transformers.trainer_utils",
+            "transformers.modeling_utils",
+        }
+        code = (
+            f"import contextlib, sys, {script}\n"
+            "for flag in ('--help', '--lerning_rate'):\n    with contextlib.suppress(SystemExit):\n"
+            f"        {script}.main([flag])\nprint({heavy} & sys.modules.keys())"
+        )
+        process = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT / "examples",
+            env=process_environment(),
+            capture_output=True,
+            text=True,
+        )
+        self.assertIn("did you mean `--learning_rate`?", process.stderr)
+        self.assertEndsWith(process.stdout, "set()\n")
+
+    def test_the_flags_of_transformers_are_known_without_their_import(self):
+        names = {item.name for item in fields(Seq2SeqTrainingArguments) if item.init}
+        self.assertEqual(parser.stock_flags(), names)
+        for flag in ("--dataloader_pin_memory", "--no_dataloader_pin_memory", "--seed=3", "--no-save-only-model"):
+            parser.ScriptParser([TaskTrainingFlags], "").read([flag])
 
 
 class ErrorTest(ArgumentsTestCase):

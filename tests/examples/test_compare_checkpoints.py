@@ -15,7 +15,7 @@ from unittest import mock
 import pandas as pd
 from absl.testing import parameterized
 
-from helpers import ROOT, load_script, process_environment, script_arguments
+from helpers import ROOT, load_script, process_environment
 from hf_depth import get_task
 from hf_depth.errors import UserError
 from tiny_training import save_pretraining, tiny_model
@@ -193,7 +193,7 @@ class WholeRunTest(CompareTestCase):
         self.assertTrue(Path("out/scores.png").is_file())
 
     def test_the_arguments_that_are_checked_are_those_of_the_fine_tuning_script(self):
-        self.assertEqual(compare.FINE_TUNING_ARGUMENTS, script_arguments("examples/fine_tune_t5.py"))
+        self.assertEqual(compare.FINE_TUNING_ARGUMENTS, load_script("examples/fine_tune_t5.py").ARGUMENTS)
 
 
 class FindCheckpointsTest(CompareTestCase):
