@@ -14,7 +14,7 @@ from ..evaluation.probing import BagOfWords, Probe, with_random_weights
 from ..evaluation.scoring import compute_task_metrics
 from ..tasks.dataset import TaskDataset
 from ..tasks.splits import LoadedTask, TaskSplits
-from .evaluation import by_name
+from .inputs import by_name
 
 if TYPE_CHECKING:
     from .task_trainer import TaskTrainer

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_length
 
@@ -55,23 +55,19 @@ class RunTotals(TrainerCallback, ExportableState):
     """
 
     def __init__(self):
-        self.reset(0)
+        self.restore(TrainerState(), is_resumed=False)
 
-    def reset(self, first_step: int) -> None:
-        """Begin at nothing, after a step."""
-        self.loss, self.first_step, self.monitor, self.sources = 0.0, first_step, {}, {}
+    def restore(self, state: TrainerState, is_resumed: bool) -> None:
+        """Go on from a checkpoint, or begin at nothing."""
+        self.loss, self.first_step, self.monitor, self.sources = 0.0, state.global_step, {}, {}
         self.readers: int | None = None
+        if is_resumed:
+            saved = state.stateful_callbacks.get(type(self).__name__, {})
+            vars(self).update(saved.get("attributes", {}))
 
     def state(self) -> dict[str, Any]:
         """As `Trainer` writes it into a checkpoint."""
         return {"args": {}, "attributes": dict(vars(self))}
-
-    def restore(self, state: TrainerState, is_resumed: bool) -> None:
-        """Go on from a checkpoint, or begin at nothing."""
-        self.reset(state.global_step)
-        if is_resumed:
-            saved = state.stateful_callbacks.get(type(self).__name__, {})
-            vars(self).update(saved.get("attributes", {}))
 
 
 def begin_training(trainer: "DepthTrainer") -> None:
@@ -146,8 +142,11 @@ class TrainingFlow(TrainerCallback):
             self.trainer.running.gather()
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
-        if args.load_best_model_at_end and self.trainer.is_in_train and _is_best(metrics, args, state):
-            control.should_save = True
+        # As `Trainer` judges after this event.
+        value = metrics.get(f"eval_{(args.metric_for_best_model or 'loss').removeprefix('eval_')}")
+        if args.load_best_model_at_end and self.trainer.is_in_train and value is not None:
+            is_better = np.greater if args.greater_is_better else np.less
+            control.should_save |= state.best_metric is None or bool(is_better(value, state.best_metric))
 
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.handled_step == state.global_step:
@@ -164,12 +163,3 @@ class TrainingFlow(TrainerCallback):
             # `Trainer` adds the loss of this process to those of the logs, which are means over all.
             self.trainer._tr_loss.fill_(check_losses(self.trainer))
             check_parameters(self.trainer)
-
-
-def _is_best(metrics: dict[str, float], args: TrainingArguments, state: TrainerState) -> bool:
-    """Whether an evaluation is better than all before, as `Trainer` judges it after this event."""
-    value = metrics.get(f"eval_{(args.metric_for_best_model or 'loss').removeprefix('eval_')}")
-    if value is None:
-        return False
-    is_better = np.greater if args.greater_is_better else np.less
-    return state.best_metric is None or bool(is_better(value, state.best_metric))

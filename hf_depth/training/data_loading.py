@@ -1,45 +1,20 @@
 """Helpers that make the data loaders of the trainers, set the order of their examples, and guard their workers."""
 
 import functools
-import logging
 import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from datasets import IterableDataset
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..arguments.signals import STOP_SIGNALS
-from ..data.streams import TrainingStream
-from ..errors import UserError
-
-if TYPE_CHECKING:
-    from .trainer import DepthTrainer
-
-logger = logging.getLogger(__name__)
 
 WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}
-
-
-def check_stream(trainer: "DepthTrainer") -> None:
-    """A warning of a plain stream to train on; `UserError` if accelerate would divide one of ours again."""
-    if isinstance(trainer.train_dataset, IterableDataset):
-        logger.warning(
-            "`train_dataset` is a plain stream: its noise repeats if the stream does. Make it by "
-            "`objective.prepare_splits(...)`: each example comes once per pass, with new noise."
-        )
-    accelerator = trainer.accelerator
-    is_divided_again = accelerator.dispatch_batches is not False or accelerator.split_batches
-    if isinstance(trainer.train_dataset, TrainingStream) and is_divided_again:
-        raise UserError(
-            "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
-            "`dispatch_batches` false and `split_batches` false, the defaults of this package."
-        )
 
 
 def innermost_sampler(loader: DataLoader) -> Any:

@@ -49,12 +49,12 @@ class EvaluationMetrics:
         self.statistics: dict[str, torch.Tensor] = {}
         self.orders: dict[str, dict[str, torch.Tensor]] = {}  # `unshuffling_table`s: "free", "constrained"
         self._prefix: str | None = None  # of the present loop
-        self._attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
+        self.attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
         self._warned_of_attention = False
 
     def begin(self) -> None:
         """Forget the evaluation before."""
-        self.statistics, self.orders, self._attention = {}, {}, None
+        self.statistics, self.orders, self.attention = {}, {}, None
 
     @contextlib.contextmanager
     def loop(self, prefix: str) -> Iterator[None]:
@@ -73,11 +73,11 @@ class EvaluationMetrics:
             return
         trainer = self.trainer
         self.statistics[self._prefix] += trainer.accelerator.gather_for_metrics(statistics).sum(0)
-        if self._attention is None:
+        if self.attention is None:
             with trainer.autocast():
-                self._attention = attention_entropy(trainer._without_wrappers(trainer.model), inputs)
+                self.attention = attention_entropy(trainer._without_wrappers(trainer.model), inputs)
             if trainer.is_in_train and not self._warned_of_attention and trainer.is_world_process_zero():
-                self._warned_of_attention = warn_of_saturation(self._attention, trainer.state.global_step)
+                self._warned_of_attention = warn_of_saturation(self.attention, trainer.state.global_step)
 
     def add_order(self, decoding: str, generated: torch.Tensor, inputs: Mapping[str, Any]) -> None:
         """Count the order in generated ids (B, G), that were generated freely or under the constraint."""
@@ -116,17 +116,8 @@ class EvaluationMetrics:
             if orders
         }
 
-    def attention_metrics(self, prefix: str) -> dict[str, float]:
-        """The entropies of the attention in the first batch."""
-        return {f"{prefix}_{name}": value for name, value in (self._attention or {}).items()}
-
 
 # ---- Loops ----------------------------------------------------------------------------------------------------------
-
-
-def by_name(datasets: Any) -> Mapping[str, Any]:
-    """Data sets to evaluate on by their names; one that stands alone has the name `""`."""
-    return datasets if isinstance(datasets, Mapping) else {"": datasets}
 
 
 @contextlib.contextmanager

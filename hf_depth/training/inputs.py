@@ -1,24 +1,53 @@
-"""What a trainer is given: raw text, an objective, a model by its name, and collators, also inside of a user's own."""
+"""
+What a trainer is given: raw text, an objective, a model by its name, collators also inside of a user's own; and checks
+that all of it fits together.
+"""
 
 import copy
+import functools
+import inspect
+import itertools
+import logging
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from datasets import Dataset, IterableDataset
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArguments, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
 from ..data.base_objective import Objective
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.denoisers import parse_denoisers
-from ..data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
-from ..errors import UserError
+from ..data.streams import TrainingStream
+from ..data.tokenization import (
+    SENTENCE_TOKENS,
+    add_mode_tokens,
+    add_sentence_tokens,
+    check_sentence_tokens,
+    load_tokenizer,
+)
+from ..errors import UserError, listed
+from ..evaluation.metrics import check_installed
 from ..models.loading import load_model
+from ..models.modeling_depth import has_sentence_tokens
+from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset
+from ..tasks.spec import check_prediction_mode
+from .sharding import check_sharding
+
+if TYPE_CHECKING:
+    from .trainer import DepthTrainer
+
+logger = logging.getLogger(__name__)
 
 TEXT_COLUMN = "text"
 # The seed of the noise of evaluation, whatever that of training has: runs with different seeds are compared by it.
 EVALUATION_SEED = 42
 ModelSource = str | os.PathLike | PreTrainedConfig
+EvaluationData = TaskDataset | Mapping[str, TaskDataset]
+NO_TOKEN = -1  # an id that no token has
+EXAMPLES_TO_CHECK = 100  # few, as a data set may prepare each example when it is read
 
 
 def prepare_inputs(
@@ -138,3 +167,149 @@ def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]
     for collator in metadata_collators(data_collator):
         collator.set_metadata_probability(0.0)
     return data_collator
+
+
+def by_name(datasets: Any) -> Mapping[str, Any]:
+    """Data sets to evaluate on by their names; one that stands alone has the name `""`."""
+    return datasets if isinstance(datasets, Mapping) else {"": datasets}
+
+
+# ---- Checks ---------------------------------------------------------------------------------------------------------
+
+
+def check_trainer(trainer: "DepthTrainer") -> None:
+    """`UserError` if a part of a trainer would have no effect, or would train another model than asked for."""
+    if trainer.compute_loss_func is not None:
+        raise UserError(f"`compute_loss_func` is never called: override `compute_loss` of {type(trainer).__name__}.")
+    halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
+    if halves and not trainer.is_deepspeed_enabled:  # which updates a float32 copy
+        logger.warning(
+            f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
+            "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
+        )
+    collator = trainer.data_collator  # which may wrap that of an objective
+    is_function = inspect.isroutine(collator) or isinstance(collator, functools.partial)
+    if is_function or (not hasattr(collator, "set_epoch") and hasattr(objective_collator(collator), "set_epoch")):
+        logger.warning(
+            "`data_collator` is not told of new epochs: if it calls a collator of an objective, every epoch has the "
+            "same noise. Make it a class with a method `set_epoch(epoch)` that passes the epoch on."
+        )
+    if isinstance(trainer.train_dataset, IterableDataset):
+        logger.warning(
+            "`train_dataset` is a plain stream: its noise repeats if the stream does. Make it by "
+            "`objective.prepare_splits(...)`: each example comes once per pass, with new noise."
+        )
+    is_divided_again = trainer.accelerator.dispatch_batches is not False or trainer.accelerator.split_batches
+    if isinstance(trainer.train_dataset, TrainingStream) and is_divided_again:
+        raise UserError(
+            "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
+            "`dispatch_batches` false and `split_batches` false, the defaults of this package."
+        )
+    state = trainer.accelerator.state
+    deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
+    check_sharding(deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
+    _check_vocabularies(trainer)
+
+
+def _check_vocabularies(trainer: "DepthTrainer") -> None:
+    """`UserError` if model, tokenizer and collator do not fit together."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    is_depth = has_sentence_tokens(model.config)
+    collators = objective_collators(trainer.data_collator) or [trainer.data_collator]
+    tokenizers = (trainer.processing_class, *(getattr(collator, "tokenizer", None) for collator in collators))
+    tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
+    for tokenizer in tokenizers:
+        check_sentence_tokens(model, tokenizer)
+    if trainer.args.constrain_sentence_order and not (is_depth and tokenizers):
+        missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
+        raise UserError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
+    if any(tokenizer.get_vocab() != tokenizers[0].get_vocab() for tokenizer in tokenizers[1:]):
+        raise UserError(
+            "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
+            "for the data, the collator, the model and the trainer."
+        )
+    own = DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth  # of the other kind of model
+    if isinstance(collators[0], own):
+        objective, model_type = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
+        raise UserError(
+            f"{own.__name__} writes {'no ' if is_depth else ''}sentence tokens, which does not fit a "
+            f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the other kind "
+            f'of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
+        )
+
+
+def check_packed_rows(model: PreTrainedModel) -> None:
+    """`UserError` if a model, without wrappers and PEFT, cannot separate the examples of a packed row."""
+    if not getattr(model, "takes_packed_rows", False):
+        raise UserError(
+            f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
+            "each other. Load a T5, or a DEPTH model of one, by `load_model`, or prepare the data without `packing`."
+        )
+
+
+def check_evaluation_data(
+    trainer: "DepthTrainer", datasets: EvaluationData, name_of_all: str = "eval_dataset"
+) -> None:
+    """`UserError` if the evaluation data of a [`TaskTrainer`] do not fit the model, or two have one name."""
+    named, names_by_key = by_name(datasets), {}
+    for name, dataset in named.items():
+        argument = f"{name_of_all}[{name!r}]" if name else name_of_all
+        if not isinstance(dataset, TaskDataset):
+            raise TypeError(
+                f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: scores need the task and its "
+                "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it from "
+                "files, `TaskDataset(task, split, examples, prepared)` from data sets."
+            )
+        other = names_by_key.setdefault(dataset.key, name)
+        if other != name:  # files of predictions and the model card name a data set by task and split
+            raise UserError(
+                f"`{argument}` and `eval_dataset[{other!r}]` are both called {dataset.spec.full_name} "
+                f"({dataset.split}): the predictions of one would replace those of the other. Give one another "
+                "`split`."
+            )
+        check_installed(dataset.spec.metric_names)
+        check_examples(trainer, argument, [{}] if dataset.prepared is None else dataset.prepared)  # rows alone
+    check_prediction_mode([dataset.spec for dataset in named.values()], trainer.args.prediction_mode)
+
+
+def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
+    """`UserError` if prepared examples do not fit the model and the tokenizer of a [`TaskTrainer`]."""
+    if isinstance(dataset, Dataset) and len(dataset) > EXAMPLES_TO_CHECK:  # perhaps several data sets in one
+        dataset = dataset.select(np.linspace(0, len(dataset) - 1, EXAMPLES_TO_CHECK).astype(int))
+    examples = list(itertools.islice(iter(dataset), EXAMPLES_TO_CHECK))
+    if examples and "input_ids" not in examples[0]:
+        raise UserError(f"`{argument}` has no column 'input_ids', but: {listed(examples[0])}. {HOW_TO_PREPARE}")
+    tokenizer = trainer.processing_class
+    columns = [one.get(name, ()) for one in examples for name in ("input_ids", "labels")]
+    greatest = max((int(token_id) for ids in columns for token_id in ids), default=NO_TOKEN)
+    if greatest >= len(tokenizer):
+        raise UserError(
+            f"`{argument}` holds the token id {greatest}, but the tokenizer {tokenizer.name_or_path!r} has "
+            f"{len(tokenizer)} tokens. Prepare the examples with the `processing_class` of the trainer."
+        )
+    is_depth = has_sentence_tokens(trainer.model.config)
+    sentence_token = tokenizer.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN)
+    with_text = [one["input_ids"] for one in examples if len(one["input_ids"]) > 1]  # not only `</s>`
+    wrong = sum((sentence_token in ids) != is_depth for ids in with_text)
+    if wrong:
+        how_many = "" if wrong == len(with_text) else f" in {wrong:,} of {len(with_text):,} examples"
+        raise UserError(
+            f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens{how_many}, but the model "
+            f"is a {type(trainer.model).__name__}. Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens="
+            f"{is_depth})` with the tokenizer of the model, or train the other kind of model."
+        )
+
+
+def check_direction_of_metric(trainer: "DepthTrainer") -> None:
+    """`UserError` if `greater_is_better` contradicts the metric: the worst model would be kept."""
+    args, known = trainer.args, {"score": True}
+    name = (args.metric_for_best_model or "").removeprefix("eval_")
+    for key, dataset in by_name(trainer.eval_dataset).items():
+        prefix = f"{key}_" if key else ""
+        known |= {f"{prefix}loss": False, f"{prefix}unparsed_fraction": False}
+        known[prefix + dataset.spec.metric_to_optimize] = dataset.spec.greater_is_better
+    if name in known and args.greater_is_better not in (known[name], None):
+        raise UserError(
+            f"`greater_is_better` is {args.greater_is_better}, but for the `metric_for_best_model` {name!r} "
+            f"{'more' if known[name] else 'less'} is better. Give `greater_is_better={known[name]}`."
+        )

@@ -29,8 +29,7 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_tables, readable
 from ..tasks.config import prompt_format
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
-from .evaluation import by_name
-from .inputs import objective_collator, objective_name
+from .inputs import by_name, objective_collator, objective_name
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 PAPERS = {"depth": "2405.07788", "t5": "1910.10683", "umt5": "2304.09151"}  # on arXiv, by model type

@@ -44,10 +44,8 @@ class AdamWScale(_StepsOnCPU):
         p = p - lr * max(min_rms, RMS(p)) * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)
         p = p - lr * weight_decay * p
 
-    The learning rate is relative: 0.01 changes a matrix by about 1 % of its size in each step. No step waits for the
-    device. Moments have the dtype of their parameter, as in torch.
-
-    A parameter is taken to be at least as large as `min_rms`. The other arguments are those of [`torch.optim.AdamW`].
+    The learning rate is relative: 0.01 changes a matrix by about 1 % of its size in each step. A parameter is taken to
+    be at least as large as `min_rms`. The other arguments are those of [`torch.optim.AdamW`].
 
     Source: https://github.com/PiotrNawrot/nanoT5, whose scaling is that of Shazeer and Stern (2018), section 8.
 
@@ -128,8 +126,8 @@ class MuonWithAdamW(_StepsOnCPU):
     """
     `torch.optim.Muon` for matrices and `torch.optim.AdamW` for everything else, as one optimizer.
 
-    Groups of parameters with `use_muon` are matrices for Muon ([`muon_groups`]). By `adjust_lr_fn="match_rms_adamw"`,
-    one learning rate suits both kinds; `adamw_lr` is another one for AdamW. The other arguments are those of torch.
+    Groups with `use_muon` are matrices for Muon ([`muon_groups`]). By `adjust_lr_fn="match_rms_adamw"`, one learning
+    rate suits both kinds; `adamw_lr` is another one for AdamW. The other arguments are those of torch.
 
     >>> matrix, vector = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
     >>> optimizer = MuonWithAdamW([{"params": [matrix], "use_muon": True}, {"params": [vector]}], lr=0.1)

@@ -51,8 +51,7 @@ from .checkpoints.run_description import (
 )
 from .checkpoints.saving import write_model_manifest
 from .checkpoints.stopping import stop_on_signals
-from .evaluation import by_name
-from .inputs import objective_collators
+from .inputs import by_name, objective_collators
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments, TaskTrainingArguments
@@ -87,10 +86,8 @@ class Run:
         """
         The run of `args.output_dir`, which is new or continues from a checkpoint that fits.
 
-        Args:
-            args: the arguments of the trainer. `resume_from_checkpoint` names a checkpoint, or is false to start anew.
-            describe: the description of the run, such as its objective and base model. Or a function that returns it,
-                given the description in the checkpoint (empty for a new run).
+        `describe` is its description, such as its objective and base model, or a function that returns it, given the
+        description in the checkpoint (empty for a new run).
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise UserError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
@@ -139,13 +136,9 @@ class Run:
         """
         Train, evaluate and predict as `args` say, and save the model, results, plots and the model card.
 
-        Args:
-            trainer: a trainer with the data for training and evaluation, and a model from [`Run.restore`].
-            test_dataset: the data for `args.do_predict`.
-            statistics: counts of the splits `train` and `validation`, which are saved with their metrics.
-
-        Raises:
-            [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training. A checkpoint is saved then.
+        `trainer` has the data for training and evaluation, and a model from [`Run.restore`]. `statistics`, counts of
+        the splits `train` and `validation`, are saved with their metrics. If SIGTERM or SIGUSR1 stops the training, a
+        checkpoint is saved and [`Interrupted`], a `SystemExit`, raised.
         """
         if self.checkpoint is not None and not self._is_restored:
             raise UserError(

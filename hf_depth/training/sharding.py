@@ -8,7 +8,6 @@ from transformers.training_args import OptimizerNames
 
 from ..errors import UserError
 from .optimizers import OptimizerName
-from .schedules import ScheduleName
 
 if TYPE_CHECKING:  # the arguments import this module: `--help` does not wait for models
     from accelerate import Accelerator
@@ -19,14 +18,14 @@ NEED_WHOLE_MATRICES = (*OptimizerName, OptimizerNames.ADAFACTOR)
 
 
 def dividing_engine(args: TrainingArguments) -> str | None:
-    """Return "DeepSpeed" or "FSDP" if that will divide the parameters, by the arguments or by `accelerate launch`."""
+    """`"DeepSpeed"` or `"FSDP"` if that will divide the parameters, by the arguments or by `accelerate launch`."""
     if args.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
         return "DeepSpeed"
     return "FSDP" if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") else None
 
 
 def check_whole_matrices(args: TrainingArguments, engine: str | None) -> None:
-    """Raise `ValueError` if the optimizer needs whole matrices, which an engine divides, see [`dividing_engine`]."""
+    """`UserError` if the optimizer needs whole matrices, which an engine divides, see [`dividing_engine`]."""
     if engine is not None and args.optim in NEED_WHOLE_MATRICES:
         name = getattr(args.optim, "value", args.optim)
         raise UserError(
@@ -36,23 +35,15 @@ def check_whole_matrices(args: TrainingArguments, engine: str | None) -> None:
 
 
 def check_sharding(
-    args: TrainingArguments,
-    deepspeed_config: dict[str, Any] | None,
-    fsdp_plugin: FullyShardedDataParallelPlugin | None,
+    deepspeed_config: dict[str, Any] | None, fsdp_plugin: FullyShardedDataParallelPlugin | None
 ) -> None:
-    """Raise `ValueError` if another schedule would train than asked for, or no whole model was saved."""
+    """`UserError` if no whole model would be saved."""
     if fsdp_plugin is not None and fsdp_plugin.state_dict_type.name != "FULL_STATE_DICT":
         raise UserError(
             f"`fsdp_state_dict_type` {fsdp_plugin.state_dict_type.name}: the Trainer would save no model. Set it to "
             "FULL_STATE_DICT in the configuration of accelerate, as in `examples/accelerate/fsdp2.yaml`."
         )
-    config = deepspeed_config or {}
-    if "scheduler" in config and args.lr_scheduler_type in list(ScheduleName):
-        raise UserError(
-            f"`lr_scheduler_type` {ScheduleName(args.lr_scheduler_type).value} would have no effect: the settings of "
-            "DeepSpeed have their own `scheduler`. Remove it there, as in the files of examples/deepspeed."
-        )
-    zero = config.get("zero_optimization", {})
+    zero = (deepspeed_config or {}).get("zero_optimization", {})
     # accelerate takes "auto" for false.
     if zero.get("stage") == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
         raise UserError(

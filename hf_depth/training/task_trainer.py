@@ -23,8 +23,8 @@ from ..tasks.spec import check_prediction_mode
 from ..tasks.splits import TaskSplits
 from .baselines import Scores, fit_baselines
 from .callbacks import EarlyStopping
-from .compatibility import EvaluationData, check_direction_of_metric, check_evaluation_data, check_examples
-from .evaluation import by_name, generate, generation_settings
+from .evaluation import generate, generation_settings
+from .inputs import EvaluationData, by_name, check_direction_of_metric, check_evaluation_data, check_examples
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
 

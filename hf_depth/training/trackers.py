@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 
@@ -20,13 +20,6 @@ class TrackedRun(TrainerCallback, ExportableState):
         self.identity: str | None = None
         self.description: Mapping[str, Any] = {}  # what the run is, for the configuration that W&B shows
         self._begun = self._owns_wandb_run = False
-
-    @classmethod
-    def install(cls, trainer: Trainer) -> "TrackedRun":
-        """Add one to a trainer, before the callbacks of the trackers."""
-        run = cls()
-        trainer.callback_handler.callbacks.insert(0, run)
-        return run
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

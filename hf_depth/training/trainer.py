@@ -30,21 +30,28 @@ from .callbacks import RunTotals, TrainingFlow
 from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
 from .checkpoints.saving import remove_unfinished, save_checkpoint, save_model, tied_weights, wait_until_on_disk
 from .checkpoints.stopping import end_processes
-from .compatibility import check_packed_rows, check_trainer
 from .console import install_console
-from .data_loading import check_stream, set_epoch_of_sampler, without_signals
+from .data_loading import set_epoch_of_sampler, without_signals
 from .evaluation import (
     WITH_METADATA,
     EvaluationMetrics,
     all_metadata,
-    by_name,
     generate,
     generate_in_order,
     generation_settings,
     longest_first,
     use_generation_config,
 )
-from .inputs import ModelSource, evaluation_collator, metadata_collators, objective_collators, prepare_inputs
+from .inputs import (
+    ModelSource,
+    by_name,
+    check_packed_rows,
+    check_trainer,
+    evaluation_collator,
+    metadata_collators,
+    objective_collators,
+    prepare_inputs,
+)
 from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, optimizer_settings
 from .schedules import make_schedule
@@ -91,11 +98,9 @@ class DepthTrainer(Seq2SeqTrainer):
     - The loss is `(sum of reconstruction losses + sentence_loss_coefficient * sum of sentence losses) / N`. N is the
       number of labels of the whole global batch: gradient accumulation and the number of processes do not change it.
     - Logs have the losses of sentence tokens and of all other labels. Evaluation adds accuracies and their chance
-      levels; its loss is a mean over labels.
-    - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`. The
-      attribute `unshuffling` has the accuracies by number of sentences and by position.
-    - Evaluation corrupts the same way each time. Examples with metadata are evaluated without them, and once more
-      with them: `eval_with_metadata_loss`, ….
+      levels; its loss is a mean over labels, its noise always the same.
+    - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples, see `unshuffling`.
+    - Examples with metadata are evaluated without them, and once more with them: `eval_with_metadata_loss`, ….
     - A checkpoint is complete or invisible, and never of weights or losses that are not finite.
 
     The arguments are those of [`Seq2SeqTrainer`], and:
@@ -177,11 +182,11 @@ class DepthTrainer(Seq2SeqTrainer):
         self._returns_generated = False
 
         install_console(self)
-        self.tracked_run = TrackedRun.install(self)
+        self.tracked_run = TrackedRun()
+        self.callback_handler.callbacks.insert(0, self.tracked_run)  # before those of the trackers
         for callback in (self.totals, TrainingFlow(self), self.monitor):
             self.add_callback(callback)
         check_trainer(self)
-        check_stream(self)
         if hasattr(self.accelerator.unwrap_model(self.model), "peft_config"):
             self.args.use_adapter_optimizer()
         if self.is_fsdp_enabled:
@@ -208,10 +213,8 @@ class DepthTrainer(Seq2SeqTrainer):
     def places(self) -> dict[str, int | None]:
         """The tokens that encoder and decoder have places for; `None` for any number."""
         model = self._without_wrappers(self.model)
-        return {
-            "input_ids": number_of_places(model.get_encoder()),
-            "labels": number_of_places(model.get_decoder()),
-        }
+        stacks = {"input_ids": model.get_encoder(), "labels": model.get_decoder()}
+        return {name: number_of_places(stack) for name, stack in stacks.items()}
 
     @property
     def sums_device(self) -> torch.device:
@@ -336,11 +339,10 @@ class DepthTrainer(Seq2SeqTrainer):
     ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
         """
         The sum of the weighted losses of this batch, divided by `num_items_in_batch`: the labels of the global batch.
-        `inputs` are what the collator writes; with `skip_logits=False`, a model of this package also returns logits.
 
         For P processes that average tokens (`average_tokens_across_devices`) the sum is times P, since gradients are
         averaged over them. A term that a subclass adds is scaled likewise, `P * term.sum() / num_items_in_batch`; it
-        is not in `eval_loss`, by which models compare.
+        is not in `eval_loss`. With `skip_logits=False` in `inputs`, a model of this package also returns logits.
         """
         inputs = dict(inputs)
         read = {name: inputs.pop(name) for name in COUNTED if name in inputs}
@@ -449,7 +451,8 @@ class DepthTrainer(Seq2SeqTrainer):
         if isinstance(datasets, Mapping) and not self.is_of_tasks:
             together = self.evaluated.metrics_of_all(datasets, metric_key_prefix)
             metrics = together | speed_metrics(metric_key_prefix, began, num_samples=num_samples) | metrics
-        return metrics | self.evaluated.attention_metrics(metric_key_prefix)
+        attention = self.evaluated.attention or {}
+        return metrics | {f"{metric_key_prefix}_{name}": value for name, value in attention.items()}
 
     def evaluation_loop(
         self,
@@ -459,10 +462,7 @@ class DepthTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """
-        As `Trainer.evaluation_loop`, over each example once. Examples with metadata are read without them, and once
-        more with them. Random numbers of a training go on behind it as before.
-        """
+        """As `Trainer.evaluation_loop`, over each example once. A training draws its random numbers as without it."""
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
         devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
         passes = {metric_key_prefix: contextlib.nullcontext()}

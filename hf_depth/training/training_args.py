@@ -94,9 +94,8 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
     - `remove_unused_columns` is off, since the collators read columns that are no argument of the model.
     - `logging_nan_inf_filter` is off, since it hides a NaN loss, and waits for the device in every step.
     - `accelerator_config` is `{"dispatch_batches": False, "non_blocking": True}`: each process reads its own part.
-    - `optim` may also be `"adamw_scale"` ([`AdamWScale`], the default) or `"muon"` ([`MuonWithAdamW`]). Updates of
-      plain AdamW saturate the attention of a T5 (docs/results.md). An adapter of PEFT, and parameters that DeepSpeed
-      or FSDP divide, are trained by AdamW unless an optimizer was given.
+    - `optim` may also be `"adamw_scale"` ([`AdamWScale`], the default) or `"muon"` ([`MuonWithAdamW`]). An adapter of
+      PEFT, and parameters that DeepSpeed or FSDP divide, are trained by AdamW unless an optimizer was given.
     - `lr_scheduler_type` may also be [`t5_inverse_sqrt`].
     - A process uses one GPU: `accelerate launch` starts a process for each.
 

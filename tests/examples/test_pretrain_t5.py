@@ -172,9 +172,7 @@ class PretrainTest(parameterized.TestCase):
         self.assertEqual(set(json.loads(lines[0])), {"prediction", "target"})
 
     @parameterized.named_parameters(
-        ("nothing to do", {"do_train": None, "do_eval": None}, "Nothing to do"),
         ("no test data", {"do_predict": True}, "test_file"),
-        ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
         ("no evaluation data", {"validation_split_percentage": 0}, "validation_file"),
         ("flex attention", {"attn_implementation": "flex_attention"}, "invalid choice: 'flex_attention'"),
         ("vocabulary larger than the text", {"vocab_size": 30_000}, "vocab_size"),

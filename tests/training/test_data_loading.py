@@ -157,7 +157,7 @@ class StreamTest(TrainingTestCase):
     def test_a_stream_as_it_is_is_reported(self):
         arguments = DepthTrainingArguments(self.folder, use_cpu=True, report_to="none", max_steps=1)
         collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True))
-        with self.assertLogs("hf_depth.training.data_loading", "WARNING") as logs:
+        with self.assertLogs("hf_depth.training.inputs", "WARNING") as logs:
             data = Dataset.from_list(rows(2)).to_iterable_dataset()
             DepthTrainer(tiny_model("depth"), arguments, collator, train_dataset=data)
         self.assertRegex(logs.output[0], "noise repeats.*prepare_splits")

@@ -7,7 +7,7 @@ import torch
 from absl.testing import parameterized
 
 from hf_depth import DepthTrainingArguments
-from hf_depth.training.optimizers import AdamWScale, MuonWithAdamW, optimizer_settings, restore_settings
+from hf_depth.training.optimizers import AdamWScale, MuonWithAdamW
 from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 SHAPES = ((7, 5), (3, 1), (11,), (2, 3, 4), ())
@@ -175,33 +175,3 @@ class OptimizersOfTheTrainerTest(TrainingTestCase):
                 exempt = any(part in name for part in ("layer_norm", "relative_attention_bias"))
                 self.assertEqual(group["weight_decay"], 0.0 if exempt else 0.1, name)
         self.assertCountEqual(seen, names.values())
-
-
-class RestoredSettingsTest(parameterized.TestCase):
-    """As a callback does at the beginning of a training, whose checkpoint was loaded before."""
-
-    @staticmethod
-    def made(rate, steps=0, **options):
-        optimizer = AdamWScale([torch.nn.Parameter(torch.ones(2))], lr=rate, **options)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-        settings = optimizer_settings(optimizer)
-        for step in range(steps):
-            set_gradients(optimizer.param_groups[0]["params"], step)
-            optimizer.step()
-            scheduler.step()
-        return optimizer, scheduler, settings
-
-    def test_arguments_win_over_those_that_were_loaded_and_state_does_not(self):
-        saved, saved_scheduler, _ = self.made(0.1, steps=3, weight_decay=0.5, betas=(0.5, 0.5))
-        optimizer, scheduler, settings = self.made(0.2)
-        optimizer.load_state_dict(saved.state_dict())
-        scheduler.load_state_dict(saved_scheduler.state_dict())
-        self.assertEqual(optimizer.param_groups[0]["lr"], 0.1 / 4)
-        restore_settings(optimizer, scheduler, settings)
-        (group,) = optimizer.param_groups
-        expected = {"lr": 0.05, "initial_lr": 0.2, "weight_decay": 0.0, "betas": (0.9, 0.999)}
-        self.assertEqual({name: group[name] for name in expected}, expected)
-        self.assertEqual(scheduler.get_last_lr(), [0.05])
-        self.assertEqual(optimizer.state[group["params"][0]]["step"].item(), 3)
-        scheduler.step()
-        self.assertAlmostEqual(group["lr"], 0.2 / 5)

@@ -1,6 +1,5 @@
 """Learning rates at the steps where schedules turn, after a resumption, and with another number of steps."""
 
-import logging
 import math
 
 import torch
@@ -8,7 +7,6 @@ from absl.testing import parameterized
 
 from hf_depth import DepthTrainingArguments
 from hf_depth.training.schedules import make_schedule
-from tiny_training import TrainingTestCase, trainer
 
 
 def rates(steps: list[int], total: int = 100_000, **arguments) -> list[float]:
@@ -85,24 +83,3 @@ class SchedulesTest(parameterized.TestCase):
         with self.assertLogs("hf_depth.training.schedules", "WARNING") as logs:
             rates([], 100, warmup_steps=101)
         self.assertIn("The warm-up of 101 steps is longer than the run of 100", logs.output[0])
-
-
-class ResumedScheduleTest(TrainingTestCase):
-    @parameterized.parameters("t5_inverse_sqrt", "warmup_stable_decay")
-    def test_it_is_that_of_the_step_and_of_the_new_length(self, kind):
-        arguments = {"lr_scheduler_type": kind, "lr_scheduler_kwargs": {"num_decay_steps": 3}, "warmup_steps": 1}
-        saving = {"save_strategy": "steps", "save_steps": 2}
-        trainer("t5", self.folder, max_steps=4, **arguments, **saving).train()
-        continued = trainer("t5", self.folder, max_steps=8, **arguments)
-        logging.disable(logging.WARNING)  # of transformers, about the other `max_steps`
-        self.addCleanup(logging.disable, logging.NOTSET)
-        continued.train(resume_from_checkpoint=f"{self.folder}/checkpoint-2")
-        logged = {
-            entry["step"]: entry["learning_rate"]
-            for entry in continued.state.log_history
-            if "learning_rate" in entry and entry["step"] > 2
-        }
-        expected = rates(list(range(2, 8)), 8, learning_rate=1.0, **arguments)
-        self.assertEqual(list(logged), list(range(3, 9)))
-        for rate, value in zip(logged.values(), expected, strict=True):
-            self.assertAlmostEqual(rate, value, places=9)

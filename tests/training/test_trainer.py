@@ -318,7 +318,7 @@ class PartsTest(TrainingTestCase):
         self.assertRegex(logs.output[0], message)
 
     def test_what_is_said_of_the_collator_is_not_said_of_a_wrapper_that_passes_epochs_on(self):
-        with self.assertNoLogs("hf_depth.training.compatibility", "WARNING"):
+        with self.assertNoLogs("hf_depth.training.inputs", "WARNING"):
             self.trainer(tiny_model("depth"), collator=lambda tokenizer: Wrapper(DataCollatorForDepth(tokenizer)))
             generation = {"predict_with_generate": True, "generation_config": GenerationConfig(max_new_tokens=9)}
             self.trainer(tiny_model("depth"), **generation)

@@ -31,7 +31,7 @@ from ...models.loading import SENTENCE_SETTINGS, config_values
 from ...ranges import SIZE_FIELDS
 from ...tasks.registry import training_tasks
 from ...tasks.spec import TaskSpec
-from ..evaluation import by_name
+from ..inputs import by_name
 
 if TYPE_CHECKING:
     from ..trainer import DepthTrainer

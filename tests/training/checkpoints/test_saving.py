@@ -228,10 +228,6 @@ class ResumeTest(SavingTestCase):
         with self.assertLogs("hf_depth", "WARNING") as caught:
             self.trainer().train(resume_from_checkpoint=True)
         self.assertIn("checkpoint-2: optimizer.pt has 0 bytes", caught.output[0])
-        for step in (1, 2):
-            Path(self.folder, f"checkpoint-{step}", "optimizer.pt").write_bytes(b"")
-        with self.assertRaisesRegex(ValueError, r"No checkpoint in .* is complete: checkpoint-2 \("):
-            self.trainer().train(resume_from_checkpoint=True)
 
     def test_the_best_model_of_a_run_that_was_moved_is_loaded_at_its_end(self):
         changes = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
