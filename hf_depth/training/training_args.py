@@ -256,6 +256,14 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
                 raise UserError(
                     "`save_strategy` best compares evaluations while training: ask for some by `eval_strategy`."
                 )
+        follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        chooses = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST or follows
+        default = type(self).__dataclass_fields__["metric_for_best_model"].default
+        if self.metric_for_best_model not in (None, default) and not chooses:
+            logger.warning(
+                f"`metric_for_best_model` {self.metric_for_best_model} chooses no model: the run ends with the last "
+                "weights. Add `--load_best_model_at_end` and an `--eval_strategy`, or leave it out."
+            )
         try:
             if self.hub_model_id is not None:
                 validate_repo_id(self.hub_model_id)

@@ -16,7 +16,6 @@ from helpers import tiny_tokenizer
 from hf_depth import DepthTrainer
 from hf_depth.training.evaluation import longest_first
 from hf_depth.training.inputs import objective_collator
-from hf_depth.training.statistics import is_shuffled
 from tiny_training import WRAPPERS, TrainingTestCase, rows, tiny_model, trainer
 
 ALL_KINDS = ("depth", "t5", "stock_t5")
@@ -59,19 +58,6 @@ class MetadataTest(TrainingTestCase):
 
 
 class EvaluationTest(TrainingTestCase):
-    def test_untrained_model_is_measured_against_chance(self):
-        metrics = trainer("depth", self.folder).evaluate()
-        data = rows(7)
-        lengths = [len(row["sentence_lengths"]) for row in data]
-        chance = sum(1 / k for n in lengths for k in range(1, n + 1)) / sum(lengths)
-        self.assertAlmostEqual(metrics["eval_sentence_accuracy_chance"], chance, delta=1e-6)
-        run = trainer("depth", self.folder)
-        batches = list(run.get_eval_dataloader())
-        shuffled = sum(is_shuffled(b["input_ids"], b["labels"], run.model.config).sum().item() for b in batches)
-        self.assertBetween(shuffled, 1, 6)
-        self.assertAlmostEqual(metrics["eval_shuffled_fraction"], shuffled / 7)
-        self.assertEqual(metrics["eval_tokens_cut"], 0)
-
     def test_generation_scores_the_order_and_predict_returns_it(self):
         run = trainer("depth", self.folder, predict_with_generate=True, generation_max_length=40)
         metrics = run.evaluate()

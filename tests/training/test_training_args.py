@@ -172,6 +172,16 @@ class ArgumentsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "`save_strategy` best needs a `metric_for_best_model`"):
             DepthTrainingArguments("unused", use_cpu=True, save_strategy="best", eval_strategy="steps")
 
+    def test_a_metric_that_chooses_no_model_is_reported(self):
+        for kind, metric in ((DepthTrainingArguments, "loss"), (TaskTrainingArguments, "accuracy")):
+            with self.assertLogs("hf_depth", "WARNING") as logs:
+                kind("unused", use_cpu=True, metric_for_best_model=metric)
+            self.assertIn(f"`metric_for_best_model` {metric} chooses no model", logs.output[0])
+            with self.assertNoLogs("hf_depth", "WARNING"):
+                every = {"eval_strategy": "steps", "save_strategy": "steps", "load_best_model_at_end": True}
+                kind("unused", use_cpu=True, metric_for_best_model=metric, **every)
+                kind("unused", use_cpu=True)
+
     @parameterized.parameters(
         {},
         {"optim": "adafactor"},
