@@ -73,61 +73,67 @@ def load_corpus(
     Args:
         dataset_name, dataset_config_name, cache_dir, revision (`str`, *optional*): as for `datasets.load_dataset`.
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): see [`load_files`].
-        text_column (`str`, defaults to `"text"`): the column that holds the documents.
-        streaming (`bool`, defaults to `False`): read the documents while training instead of before.
+        text_column, streaming (`str`, `bool`): the column with the documents; read them while training, not before.
         validation_split_percentage, split_seed (`float`, `int`): without validation data, the share of the training
             documents to set apart (0 for none), and the seed of that choice, see [`hold_out`].
         split (`str`, *optional*): the only split of the data set to read, such as `"train[:10%]"` (not of a stream).
         dataset_mixture (`Sequence`, *optional*): several sources instead of one, see [`read_sources`].
         mixture_temperature, mixture_stopping_strategy (*optional*): how they are mixed, see [`Mixing`].
-        installed_packages (`bool`, defaults to `False`): without any source, read docstrings of installed packages,
-            too: eleven megabytes more. That takes minutes once.
+        installed_packages (`bool`, defaults to `False`): without any source, 11 MB of docstrings of packages, too.
 
-    Returns:
-        A dictionary with those of the splits `"train"`, `"validation"` and `"test"` that there are. Each row is one
-        document. With `dataset_mixture`, a split is a [`DocumentMixture`] with the documents of each source.
-
-    Raises:
-        `ValueError`, `FileNotFoundError`: naming the argument, the file, the line and the remedy.
+    Returns the splits `"train"`, `"validation"` and `"test"` that there are, with a document in each row. With
+    `dataset_mixture`, a split is a [`DocumentMixture`] of such data sets. `ValueError` or `FileNotFoundError` names
+    the argument, the file, the line and the remedy.
 
     >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> _ = Path(folder.name, "texts.txt").write_text("The first document.\\n\\nThe second one.\\n\\nThe third one.")
-    >>> corpus = load_corpus(train_file=folder.name + "/texts.txt", validation_split_percentage=33)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "texts.txt").write_text("The first one.\\n\\nThe second one.\\n\\nThe third one.")
+    ...     corpus = load_corpus(train_file=folder + "/texts.txt", validation_split_percentage=33)
     >>> {split: len(documents) for split, documents in corpus.items()}
     {'train': 2, 'validation': 1}
     """
     files = {"train_file": train_file, "validation_file": validation_file, "test_file": test_file}
-    check_files_named(files | {"dataset_name": dataset_name})
-    files = {name: file_names(value) for name, value in files.items() if value}
     of_hub = {"dataset_config_name": dataset_config_name, "split": split, "revision": revision}
     mixing = Mixing(None, mixture_temperature, mixture_stopping_strategy)
     sources = {"dataset_mixture": dataset_mixture is not None, "dataset_name": dataset_name}
-    sources |= {next(iter(files), "train_file"): files, "installed_packages": installed_packages}
-    _check_one_source(sources, of_hub, mixing)
-    if not 0 <= validation_split_percentage < 100:
-        raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
+    files = _check_one_source(sources | {"installed_packages": installed_packages}, files, of_hub, mixing)
+    held_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
     reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
     if dataset_mixture is not None:
-        held_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
         return _load_mixture(dataset_mixture, mixing, reading | held_out)
     if dataset_name:
         corpus = _load_named(dataset_name, **reading, **of_hub)
     elif files:
         corpus = _load_splits(files, **reading)
     else:
-        documents = load_python_text(cache_dir, installed_packages)
-        corpus = {"train": documents.to_iterable_dataset() if streaming else documents}
+        corpus = {"train": load_python_text(cache_dir, installed_packages, streaming)}
+    return _with_validation(corpus, text_column, **held_out)
+
+
+def _with_validation(
+    corpus: dict[str, Documents], text_column: str, validation_split_percentage: float, split_seed: int
+) -> DatasetDict | IterableDatasetDict:
+    """The splits, with a share of the documents to train on held out if there are no validation data."""
+    if not 0 <= validation_split_percentage < 100:
+        raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
-        corpus |= hold_out(corpus["train"], {"validation": validation_split_percentage}, split_seed, text_column)
-    for name, documents in corpus.items() if not streaming else ():
+        corpus = corpus | hold_out(
+            corpus["train"], {"validation": validation_split_percentage}, split_seed, text_column
+        )
+    if isinstance(next(iter(corpus.values())), IterableDataset):
+        return IterableDatasetDict(corpus)
+    for name, documents in corpus.items():
         logger.info(f"{name}: {len(documents):,} documents")
-    return IterableDatasetDict(corpus) if streaming else DatasetDict(corpus)
+    return DatasetDict(corpus)
 
 
-def _check_one_source(sources: Mapping[str, Any], of_hub: Mapping[str, str | None], mixing: Mixing) -> None:
-    """Stop on arguments that would have no part in what is loaded."""
-    given = [name for name, is_given in sources.items() if is_given]
+def _check_one_source(
+    sources: Mapping[str, Any], files: Mapping[str, Files], of_hub: Mapping[str, str | None], mixing: Mixing
+) -> dict[str, list[str]]:
+    """The files by their arguments. Stop on arguments that would have no part in what is loaded."""
+    check_files_named({"dataset_name": sources["dataset_name"], **files})
+    named = {name: file_names(value) for name, value in files.items() if value}
+    given = [*[name for name, is_given in sources.items() if is_given], *list(named)[:1]]
     if len(given) > 1:
         raise UserError(f"Give either `{given[0]}` or `{given[1]}`, not both.")
     for name, value in of_hub.items():
@@ -137,6 +143,7 @@ def _check_one_source(sources: Mapping[str, Any], of_hub: Mapping[str, str | Non
         raise UserError(
             "`mixture_temperature` and `mixture_stopping_strategy` are for `dataset_mixture`, which is missing."
         )
+    return named
 
 
 def _load_mixture(mixture: Any, mixing: Mixing, shared: Mapping[str, Any]) -> dict[str, DocumentMixture]:

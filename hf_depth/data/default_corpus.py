@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path, PurePath
 
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from datasets.exceptions import DatasetGenerationError
 
 from .sentences import get_sentence_splitter
@@ -66,15 +66,18 @@ _NAMED = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _QUOTED = re.compile(r"`([^`'\n]+)'")
 
 
-def load_python_text(cache_dir: str | None = None, installed_packages: bool = False) -> Dataset:
+def load_python_text(
+    cache_dir: str | None = None, installed_packages: bool = False, streaming: bool = False
+) -> Dataset | IterableDataset:
     """Python's own documentation, and that of packages. It takes some seconds to read, hence is kept on disk."""
     versions = (PYTHON_TEXT_VERSION, sys.version, get_sentence_splitter().version)
     packages = find_packages() if installed_packages else {}
     arguments = {"folder": standard_library(), "packages": packages, "versions": versions}
     try:
-        return Dataset.from_generator(_read_documents, gen_kwargs=arguments, cache_dir=cache_dir)
+        documents = Dataset.from_generator(_read_documents, gen_kwargs=arguments, cache_dir=cache_dir)
     except DatasetGenerationError as error:
         raise (error.__cause__ or error) from None
+    return documents.to_iterable_dataset() if streaming else documents
 
 
 def _read_documents(folder: str, packages: Mapping[str, tuple[str, str]], versions: tuple) -> Iterator[dict[str, str]]:

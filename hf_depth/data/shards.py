@@ -329,9 +329,8 @@ def prepare_shards(
     overwrite: bool = False,
 ) -> ShardFolder:
     """
-    Prepare documents as [`Objective.prepare`] does, and write the examples to a folder of shards.
-
-    The memory does not grow with the corpus. Shards of an earlier call with the same arguments are kept.
+    Prepare documents as [`Objective.prepare`] does, and write the examples to a folder of shards. The memory does not
+    grow with the corpus. Shards of an earlier call with the same arguments are kept.
 
     Args:
         corpus: the splits of [`load_corpus`], without streams. A split is one data set, or several by the names of
@@ -339,8 +338,7 @@ def prepare_shards(
         objective: what prepares them. Its tokenizer is saved, too.
         folder: new, empty, or from an earlier call, whose shards `overwrite` replaces.
         text_column: the column with the documents. The sources of a [`DocumentMixture`] have their own.
-        num_proc: the number of processes.
-        shard_size: about how many bytes of text a shard holds.
+        num_proc, shard_size: the number of processes, and about how many bytes of text a shard holds.
         text: the description of the documents, for the manifest.
 
     Raises:
@@ -356,8 +354,7 @@ def prepare_shards(
     mixing = mixing and asdict(mixing)
     saved = _begun(folder)
     saved = None if overwrite else saved
-    changed = [] if saved is None else differences(saved, plan, plan)
-    if changed:
+    if changed := differences(saved or plan, plan, plan):
         raise UserError(
             f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
             "folder, or prepare this one anew by `overwrite_cache`."
@@ -374,8 +371,7 @@ def prepare_shards(
         written = _ShardWriter(objective, documents, column, folder, split, source, plan, overwrite).write_all(
             num_proc
         )
-        found = summed_statistics([shard.pop("counts") for shard in written.values()])
-        counts.setdefault(split, {})[source] = found
+        counts.setdefault(split, {})[source] = summed_statistics([one.pop("counts") for one in written.values()])
         shards |= written
     for split, found in counts.items():
         objective.report(_example_counts(summed_statistics(list(found.values()))), split)

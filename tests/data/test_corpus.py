@@ -55,7 +55,10 @@ class SourceTest(CorpusTestCase):
         ({"dataset_name": "some/data", "train_file": "a.txt"}, "Give either `dataset_name` or `train_file`"),
         ({"dataset_name": ""}, "`dataset_name` names no file"),
         ({"train_file": "a.txt", "test_file": []}, "`test_file` names no file"),
-        ({"validation_split_percentage": 100}, r"`validation_split_percentage` must be in \[0, 100\), got 100"),
+        (
+            {"train_file": "a.txt", "validation_split_percentage": 100},
+            r"`validation_split_percentage` must be in \[0, 100\), got 100",
+        ),
     )
     def test_no_argument_is_ignored(self, arguments, message):
         self.write("a.txt", SENTENCES[0])
