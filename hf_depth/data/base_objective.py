@@ -14,7 +14,6 @@ from datasets import Dataset, IterableDataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError, listed
-from ..ranges import LENGTH, LENGTHS, check_ranges
 from .columns import readable_documents
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .metadata import MetadataEncoder
@@ -98,7 +97,7 @@ class Objective(ABC):
         self._check_settings()
         if self.name != "prefix_lm":  # which masks nothing
             add_sentinels(self.tokenizer)
-        self.collator()  # checks the noise
+        self.collator()  # checks the noise and the lengths
         self.complete()
         self.preprocessor()  # checks that there are enough sentinels
         if self.packing:
@@ -117,7 +116,6 @@ class Objective(ABC):
             )
 
     def _check_settings(self) -> None:
-        check_ranges(self, dict.fromkeys(LENGTHS, LENGTH))
         defaults = {item.name: item.default for item in fields(self)}
         for needed, *names in (PACKING_SETTINGS, METADATA_SETTINGS):
             given = [name for name in names if getattr(self, name) != defaults[name]]
@@ -144,12 +142,12 @@ class Objective(ABC):
         self.length_bounds()  # not all objectives have them
         for name in PACKING_SETTINGS[1:]:
             longest = getattr(self, name.replace("packed", "max"))
-            if getattr(self, name) is None:
-                setattr(self, name, self.packed_examples * longest)
-            if getattr(self, name) < longest:
+            length = self.packed_examples * longest if getattr(self, name) is None else getattr(self, name)
+            setattr(self, name, length)
+            if length < longest:
                 raise UserError(
-                    f"`{name}` {getattr(self, name)} is below the {longest} tokens that a single example may have: "
-                    "raise it, or lower the maximal length of examples."
+                    f"`{name}` {length} is below the {longest} tokens that a single example may have: raise it, or "
+                    "lower the maximal length of examples."
                 )
 
     def length_bounds(self) -> LengthBounds:

@@ -124,7 +124,12 @@ def _sources_of(item: Any) -> list[MixtureSource]:
         return [_source(item)]
     text = str(item)
     if text.lstrip().startswith("{"):
-        return [_source(load_yaml(text, f"`dataset_mixture`: {text}"))]
+        try:
+            values = load_yaml(text, f"`dataset_mixture`: {text}")
+        except UserError as error:  # the shell has parted it, or there is a glob or an address in it
+            example = """'{name: novels, train_file: "*.jsonl"}'"""
+            raise UserError(f"{error} Put quotes round it, and round values with signs in it: {example}.") from error
+        return [_source(values)]
     try:
         content = load_yaml(Path(text).read_bytes(), f"`dataset_mixture`: {text}")
     except OSError as error:
@@ -169,7 +174,7 @@ class Mixing:
         stopping_strategy (`str`, defaults to `"all_exhausted"`): when an epoch of map-style data ends, as for
             `datasets.interleave_datasets`. By default each example has come at least once; with `"first_exhausted"`
             one source is used up. With `"all_exhausted_without_replacement"` each example has come exactly once, so
-            the weights only affect the order. Streams are endless: a source that is used up begins its next pass.
+            the weights only affect the order. Streams are endless.
 
     >>> Mixing({"novels": 4, "news": 1}, temperature=2).probabilities({"novels": None, "news": None})
     {'novels': 0.6666666666666666, 'news': 0.3333333333333333}
@@ -214,8 +219,7 @@ class Mixing:
         if self.stopping_strategy != "all_exhausted":
             raise UserError(
                 f"`mixture_stopping_strategy` {self.stopping_strategy} has no meaning for streams, which end with "
-                "`max_steps`: a source that is used up begins its next pass, as with all_exhausted. Leave it out, "
-                "or do not stream."
+                "`max_steps`. Leave it out, or do not stream."
             )
         if self.weights is None:
             raise UserError(
@@ -279,13 +283,6 @@ def mix_examples(
 
     The examples get two more columns. `source` (`int`) is the place of their source in `source_names`. `stream_epoch`
     (`int`) is the number of earlier passes over this source; collators draw new noise for each pass by it.
-
-    >>> sources = {"a": Dataset.from_dict({"input_ids": [[5], [6]]}), "b": Dataset.from_dict({"input_ids": [[7]]})}
-    >>> mixture = mix_examples(sources, Mixing({"a": 1, "b": 1}))
-    >>> mixture.probabilities, [example["source"] for example in mixture]
-    ({'a': 0.5, 'b': 0.5}, [1, 0, 1, 1, 0])
-    >>> mixture[2]  # the second time in this epoch
-    {'input_ids': [7], 'source': 1, 'stream_epoch': 1}
     """
     mixing = mixing or Mixing()
     are_streams = {isinstance(part, ExampleStream) for part in examples.values()}

@@ -97,13 +97,6 @@ class UnitFinder:
     first, and of one length those further to the left. A token such as `2018,` is the word `2018`, at which
     collocations end. A word of more than `MAX_UNIT_LENGTH` (12) tokens is several units, and a collocation of more is
     none. The tokenizer is not kept; `ValueError` if its vocabulary does not mark spaces.
-
-    >>> from hf_depth import train_tokenizer
-    >>> tokenizer = train_tokenizer(["He saw New York."], vocab_size=300, allow_fewer=True)
-    >>> ids = np.array(tokenizer.encode("He saw New York.", add_special_tokens=False))
-    >>> lengths, _ = UnitFinder(tokenizer, ["new york"])(ids, np.array([len(ids)]))
-    >>> [tokenizer.decode(part) for part in np.split(ids, np.cumsum(lengths)[:-1])]
-    ['He', 'saw', 'New York', '.']
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ngrams: Iterable[str]):

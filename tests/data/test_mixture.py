@@ -155,6 +155,10 @@ class SourceTest(CorpusTestCase):
         (["{name: a}"], "'a': it has neither `dataset_name` nor `train_file`"),
         (["{name: with_metadata, train_file: a.txt}"], "'with_metadata' is no name for a source"),
         (["name=a,train_file=a.txt"], "'name=a,train_file=a.txt' is neither a file .* nor a source such as '{name: "),
+        (
+            ["{name:", "a}"],
+            r"expected the node content.* Put quotes round it, .*: '\{name: novels, train_file: \"\*.jsonl",
+        ),
         (["nowhere.yaml"], "'nowhere.yaml' is neither a file that can be read"),
         ([], "has no sources"),
     )
