@@ -128,7 +128,9 @@ def _sources_of(item: Any) -> list[MixtureSource]:
             values = load_yaml(text, f"`dataset_mixture`: {text}")
         except UserError as error:  # the shell has parted it, or there is a glob or an address in it
             example = """'{name: novels, train_file: "*.jsonl"}'"""
-            raise UserError(f"{error} Put quotes round it, and round values with signs in it: {example}.") from error
+            raise UserError(
+                f"{error} Put quotes round it, and round each value with a sign such as *: {example}."
+            ) from error
         return [_source(values)]
     try:
         content = load_yaml(Path(text).read_bytes(), f"`dataset_mixture`: {text}")
