@@ -124,9 +124,6 @@ def main() -> None:
     parser.add_argument("--accumulation", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--keep", type=Path, help="a folder for the runs that were not restored, with their output")
     args = parser.parse_args()
-    if args.kills < 1:
-        parser.error("--kills must be at least 1")
-
     settings = [Setting(*values) for values in product(args.kinds, args.processes, args.workers, args.accumulation)]
     shares = [args.kills * (i + 1) // len(settings) - args.kills * i // len(settings) for i in range(len(settings))]
     sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))

@@ -11,7 +11,6 @@ measured by default:
     optimizers  optimizers and learning rates from scratch at three sizes: held-out loss, entropy of attention
     tuning      optimizers and learning rates for fine-tuning a checkpoint, and to go on with its pre-training
     curves      accuracy over the number of labels: T5, DEPTH, from scratch, bag of words
-    order       tasks of discourse: ordering, position, coherence of sentences; order of statements
     unshuffle   exact order and Kendall's tau of 2 and 4 sentences without any label, beside a linear ranker
     pairs       minimal pairs: is the sentence as it was written the likelier one?
     probes      DiscoEval's tasks from frozen embeddings, of the files in `--disco_eval`
@@ -159,11 +158,8 @@ def load_splits(cell: Cell, root: Path) -> TaskSplits:
         "max_predict_samples": data.TASK_ROWS["test"],
         "seed": cell["seed"],
     }
-    task, folder = cell["task"], root / "tasks" / cell["task"]
-    if task in grid.PROBES:
-        return TaskSplits.load(f"disco_eval/{task}", dataset_dir=str(folder), **settings)
-    if task in data.DISCOURSE:
-        folder = root / "corpora" / cell["corpus"]
+    task = cell["task"]
+    folder = root / "tasks" / task if task in data.SPECS else root / "corpora" / cell["corpus"]
     return TaskSplits.load(
         data.SPECS.get(task, f"discourse/{task}"),
         **{f"{split}_file": str(folder / f"{split}.jsonl") for split in data.SPLITS},
@@ -230,10 +226,11 @@ def bag_of_words(cell: Cell, root: Path) -> dict[str, Any]:
     spec, examples = part.spec, part.examples
     if spec.labels is None:
         return following_words(examples, read_texts(root, cell["corpus"]))
-    texts, labels, found = {}, {}, []
-    for split in data.SPLITS:
-        texts[split] = [words_by_column([row[name] for name in spec.text_column_name]) for row in examples[split]]
-        labels[split] = spec.label_ids(examples[split])
+    labels, found = {split: spec.label_ids(rows) for split, rows in examples.items()}, []
+    texts = {
+        split: [words_by_column([row[name] for name in spec.text_column_name]) for row in rows]
+        for split, rows in examples.items()
+    }
     for most, strength in itertools.product((1, 2), (0.1, 1.0, 10.0, 100.0)):
         vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\S+", ngram_range=(1, most), lowercase=False)
         classifier = LogisticRegression(C=strength, max_iter=2000)
@@ -275,12 +272,10 @@ def following_words(examples: Mapping[str, Any], texts: Sequence[str]) -> dict[s
                 return found.most_common(1)[0][0]
         return ""
 
-    scores = {}
-    for split in ("validation", "test"):
-        rows = list(examples[split])
-        scores[split] = statistics.fmean(guess(row["text"], 2) == row["label"] for row in rows)
-        scores["majority_exact_match"] = statistics.fmean(guess(row["text"], 0) == row["label"] for row in rows)
-    return scores
+    def score(split: str, most: int) -> float:
+        return statistics.fmean([guess(row["text"], most)] == row["label"] for row in examples[split])
+
+    return {split: score(split, 2) for split in ("validation", "test")} | {"majority_exact_match": score("test", 0)}
 
 
 def unshuffle(cell: Cell, root: Path) -> dict[str, Any]:
@@ -464,9 +459,6 @@ def prepare(args: argparse.Namespace, root: Path) -> None:
         folder = root / "tasks" / task
         if task in data.SPECS and not (folder / "test.jsonl").is_file():
             data.write_task(task, root / "corpora" / corpus, folder)
-        if task in grid.PROBES and not folder.exists():
-            folder.parent.mkdir(exist_ok=True)
-            folder.symlink_to(Path(args.disco_eval, task).resolve())
 
 
 def read_results(root: Path) -> dict[str, dict[str, Any]]:

@@ -270,7 +270,6 @@ SPECS = {
     "subjectivity": TaskSpec("transfer", "subjectivity", "text", "subjectivity:", labels=("objective", "subjective")),
     "last_word": TaskSpec("transfer", "last_word", "text", "last word:", metric_names=("exact_match",)),
 }
-DISCOURSE = ("sentence_ordering", "sentence_position", "discourse_coherence")
 
 
 # ---- Minimal pairs and windows --------------------------------------------------------------------------------------

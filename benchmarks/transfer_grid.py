@@ -15,7 +15,7 @@ Cell = dict[str, Any]  # what is measured: `what` and settings; equal ones are m
 Task = tuple[str, str]  # a text and a task made of it
 Done = Mapping[str, dict[str, Any]]  # the scores of each cell that was measured
 
-PARTS = ("optimizers", "tuning", "curves", "order", "unshuffle", "pairs", "probes")
+PARTS = ("optimizers", "tuning", "curves", "unshuffle", "pairs", "probes")
 CORPORA = ("documentation", "functions", "prose", "subjectivity", "abstracts")
 MINUTES = (3, 20, 120)
 SEEDS = (0, 1, 2)
@@ -75,13 +75,8 @@ CONTINUED_MINUTES = 2
 CURVES = {
     "documentation": ("topic", "altered", "last_word", "sentence_ordering"),
     "functions": ("sentence_ordering",),
+    "prose": ("sentence_ordering",),
     "subjectivity": ("subjectivity",),
-    "abstracts": ("BSOarxiv",),
-}
-ORDER = {
-    "documentation": ("sentence_position", "discourse_coherence"),
-    "prose": data.DISCOURSE,
-    "abstracts": ("SParxiv",),
 }
 PROBES = ("SParxiv", "BSOarxiv", "DCchat")
 PROBED = ("documentation", "abstracts")  # texts of the models that are probed
@@ -109,11 +104,9 @@ def corpora_of(args: argparse.Namespace) -> list[str]:
     return [corpus for corpus in args.corpora if corpus not in files or files[corpus]]
 
 
-def tasks_of(args: argparse.Namespace) -> dict[Task, str]:
-    """The tasks that models are fine-tuned on, and the part that each belongs to."""
-    tasks = {(corpus, task): "curves" for corpus, names in CURVES.items() for task in names}
-    tasks |= {(corpus, task): "order" for corpus, names in ORDER.items() for task in names}
-    return {task: part for task, part in tasks.items() if task[0] in corpora_of(args)}
+def tasks_of(args: argparse.Namespace) -> list[Task]:
+    """The tasks that models are fine-tuned on."""
+    return [(corpus, task) for corpus, names in CURVES.items() for task in names if corpus in corpora_of(args)]
 
 
 def pretraining(corpus: str, kind: str, minutes: float, seed: int, settings: Mapping[str, Any] | None = None) -> Cell:
@@ -145,16 +138,11 @@ def bag_of_words(task: Task, labels: int, seed: int) -> Cell:
     return {"what": "bag_of_words", "corpus": task[0], "task": task[1], "labels": labels, "seed": seed}
 
 
-def labels_of(task: Task) -> tuple[int, ...]:
-    return LABELS if task[1] in CURVES.get(task[0], ()) else LABELS[-1:]
-
-
 def tuned(task: Task, kind: str, minutes: float) -> list[Cell]:
     """The fine-tunings by which the learning rate is chosen."""
     start = kind if kind == "scratch" else pretraining(task[0], kind, minutes, 0)
-    labels = TUNED_AT if TUNED_AT in labels_of(task) else labels_of(task)[0]
     rates = RATES["scratch" if kind == "scratch" else "pre-trained"]
-    return [fine_tuning(task, start, labels, rate, 0) for rate in rates]
+    return [fine_tuning(task, start, TUNED_AT, rate, 0) for rate in rates]
 
 
 def curve(task: Task, kind: str, minutes: float, labels: int, done: Done, seeded_minutes: float) -> list[Cell]:
@@ -206,19 +194,20 @@ def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
             for size, optimizer in itertools.product(SIZES, OPTIMIZERS.values())
         ]
     ordered = [corpus for corpus in corpora if corpus not in WITHOUT_ORDER]
-    if {"curves", "order", "unshuffle"} & parts:
+    if "unshuffle" in parts:
         yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in ordered]
     for minutes in args.minutes:
         seeds = SEEDS if minutes <= args.seeded_minutes else SEEDS[:1]
         starts = [(corpus, kind) for corpus in corpora for kind in kinds_of(corpus)]
         models = [pretraining(*start, minutes, seed) for start, seed in itertools.product(starts, seeds)]
-        if {"curves", "order", "unshuffle", "pairs", "probes", "tuning"} & parts:
+        if parts - {"optimizers"}:
             yield models
         if "unshuffle" in parts:
             yield [unshuffling(model) for model in models if model["corpus"] in ordered]
         if "pairs" in parts:
             yield list(pair_cells(models))
-        yield from fine_tuning_waves(minutes, done, args)
+        if "curves" in parts:
+            yield from fine_tuning_waves(minutes, done, args)
         if "probes" in parts and args.disco_eval:
             wanted = [model for model in models if model["corpus"] in PROBED and model["seed"] == 0]
             yield [probe_cell(model, task, args) for model, task in itertools.product(wanted, PROBES)]
@@ -248,14 +237,12 @@ def probe_cell(model: Cell, task: str, args: argparse.Namespace) -> Cell:
 
 def fine_tuning_waves(minutes: float, done: Done, args: argparse.Namespace) -> Iterator[list[Cell]]:
     """First the learning rates, with the first seed, then all seeds and numbers of labels."""
-    tasks = [task for task, part in tasks_of(args).items() if part in args.parts]
-    starts = [(task, kind) for task in tasks for kind in kinds_of(task[0])]
-    starts += [(task, "scratch") for task in tasks] * (minutes == args.minutes[0])
+    starts = [(task, kind) for task in tasks_of(args) for kind in kinds_of(task[0])]
+    starts += [(task, "scratch") for task in tasks_of(args)] * (minutes == args.minutes[0])
     yield [cell for task, kind in starts for cell in tuned(task, kind, minutes)]
     cells = []
-    for task, kind in starts:
-        for labels in labels_of(task):
-            cells += curve(task, kind, minutes, labels, done, args.seeded_minutes)
-            if kind == "scratch":
-                cells += [bag_of_words(task, labels, seed) for seed in SEEDS]
+    for (task, kind), labels in itertools.product(starts, LABELS):
+        cells += curve(task, kind, minutes, labels, done, args.seeded_minutes)
+        if kind == "scratch":
+            cells += [bag_of_words(task, labels, seed) for seed in SEEDS]
     yield cells

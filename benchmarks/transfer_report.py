@@ -100,16 +100,16 @@ class Report:
         starts = [("from scratch", "scratch", self.args.minutes[0])]
         for kind, minutes in itertools.product(grid.KINDS, self.args.minutes):
             starts.append((f"{kind}, {minutes:g} minutes", kind, minutes))
-        for task, labels in ((task, grid.labels_of(task)) for task in grid.tasks_of(self.args)):
+        for task in grid.tasks_of(self.args):
             rows = defaultdict(list)
-            for number in labels:
+            for number in grid.LABELS:
                 bags = [grid.bag_of_words(task, number, seed) for seed in grid.SEEDS]
                 rows["bag of words"] += [{number: scores["test"]} for scores in self.found(*bags)]
                 for name, kind, minutes in starts:
                     cells = grid.curve(task, kind, minutes, number, self.done, self.args.seeded_minutes)
                     rows[name] += [{number: scores["test"]} for scores in self.found(*cells)]
             if any(found for name, found in rows.items() if name != "bag of words"):
-                yield from table(f"{task[0]}, {task[1]}", "labels", same(labels), rows)
+                yield from table(f"{task[0]}, {task[1]}", "labels", same(grid.LABELS), rows)
 
     def by_model(self, what: str, corpus: str) -> dict[str, list[dict[str, float]]]:
         """The scores of a measurement by kind and minutes of the model."""

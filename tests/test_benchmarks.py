@@ -147,7 +147,6 @@ class TransferTest(parameterized.TestCase):
         size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
         changes = {"SIZE": size, "SIZES": dict.fromkeys(script.grid.SIZES, size), "VOCAB_SIZE": 600, "SEEDS": (0, 1)}
         changes |= {"LABELS": (4, 8), "STEPS": {4: 1, 8: 1}, "TUNED_AT": 4}
-        changes |= {"CURVES": {"prose": ("sentence_ordering",)}, "ORDER": {"prose": ("sentence_position",)}}
         self.enterContext(mock.patch.multiple(script.grid, **changes))
         self.enterContext(mock.patch.dict(script.data.TASK_ROWS, validation=3, test=4))
         rng = np.random.default_rng(0)
@@ -157,7 +156,7 @@ class TransferTest(parameterized.TestCase):
                 sentences = (" ".join(rng.choice(words, 7)).capitalize() + "." for _ in range(8))
                 print(json.dumps({"title": f"book {book}", "text": f"{' '.join(sentences)} Page {page}."}), file=file)
         given = ["--output_dir", str(root), "--corpora", "prose", "--prose", str(root / "prose.jsonl")]
-        parts = ["--minutes", "0.001", "--parts", "curves", "order", "unshuffle", "pairs"]
+        parts = ["--minutes", "0.001", "--parts", "curves", "unshuffle", "pairs"]
         args = script.parse_args(given + parts)
 
         script.prepare(args, root)

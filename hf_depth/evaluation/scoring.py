@@ -72,7 +72,8 @@ def compute_task_metrics(
             metrics[name] = metric.compute(predicted_ids, reference_ids, **options)
         elif metric.kind == "values":
             values = np.array([spec.read_label(row.get(column)) for row in rows], dtype=np.float64)
-            metrics[name] = metric.compute(spec.label_values(predicted_ids), values[known])
+            numbers = [float(spec.labels.get(label_id, UNPARSED)) for label_id in predicted_ids.tolist()]
+            metrics[name] = metric.compute(numbers, values[known])
         else:  # exact_match: of classes, not of their texts, which may differ in punctuation alone
             metrics[name] = float(np.mean(predicted_ids == reference_ids))
     return metrics | _baselines(spec, reference_ids, train_label_ids)

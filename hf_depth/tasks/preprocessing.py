@@ -100,8 +100,8 @@ class TaskPreprocessor:
         columns = {name: [] for name in self.features}
         targets = [self._target(row) for row in rows]
         encoded_targets = iter(self.encoder([target for target in targets if target is not None]))
-        for (parts, keep_last), target in zip(self._encoded_parts(rows), targets, strict=True):
-            input_ids, num_cut_tokens = self._layout(parts, keep_last)
+        for texts, target in zip(self._encoded_texts(rows), targets, strict=True):
+            input_ids, num_cut_tokens = self._layout(texts)
             labels, num_cut_target_tokens = [], 0
             if target is not None:
                 ids = next(encoded_targets)
@@ -113,24 +113,21 @@ class TaskPreprocessor:
             columns["num_cut_target_tokens"].append(num_cut_target_tokens)
         return columns
 
-    def _encoded_parts(self, rows: list[dict]) -> list[tuple[list[list[list[int]]], bool]]:
-        """Return the ids of the sentences of each text of each example, and whether its last text is an instance."""
+    def _encoded_texts(self, rows: list[dict]) -> list[list[list[list[int]]]]:
+        """Return the ids of the sentences of each text of each example."""
         parts = [[self._sentences(text, prefix) for text, prefix in self._texts(row)] for row in rows]
         encoded = iter(self.encoder([sentence for texts in parts for sentences in texts for sentence in sentences]))
-        ids = [[[tokens for _ in sentences if (tokens := next(encoded))] for sentences in texts] for texts in parts]
-        has_instance = [len(texts) > len(self.spec.text_column_name) for texts in parts]
-        return list(zip(ids, has_instance, strict=True))
+        return [[[tokens for _ in sentences if (tokens := next(encoded))] for sentences in texts] for texts in parts]
 
     def _texts(self, row: dict) -> list[tuple[str, str]]:
         """Return the texts of an example with their prefixes. An instance at the end becomes a text of its own."""
-        texts = []
-        for text, prefix in zip(self.spec.input_texts(row), self.spec.prefix, strict=True):
-            texts.append((text.removeprefix(prefix.strip()), prefix.strip()))
-        text, prefix = texts[-1]
+        prefixes = [prefix.strip() for prefix in self.spec.prefix]
+        texts = [text.removeprefix(own) for text, own in zip(self.spec.input_texts(row), prefixes, strict=True)]
         instance = row.get(INSTANCE_COLUMN)
-        if INSTANCE_COLUMN not in self.spec.text_column_name and instance and text.endswith(instance):
-            texts[-1:] = [(text.removesuffix(instance), prefix), (instance, "")]
-        return texts
+        if INSTANCE_COLUMN not in self.spec.text_column_name and instance and texts[-1].endswith(instance):
+            texts[-1:] = [texts[-1].removesuffix(instance), instance]
+            prefixes.append("")
+        return list(zip(texts, prefixes, strict=True))
 
     def _sentences(self, text: str, prefix: str) -> list[str]:
         first, *others = (self.splitter(text) or [""]) if self.sentence_tokens else [text.strip()]
@@ -145,8 +142,9 @@ class TaskPreprocessor:
         digest = hashlib.blake2b(identity.encode(), digest_size=8).digest()
         return targets[int.from_bytes(digest) % len(targets)]
 
-    def _layout(self, parts: list[list[list[int]]], keep_last: bool) -> tuple[list[int], int]:
+    def _layout(self, parts: list[list[list[int]]]) -> tuple[list[int], int]:
         """Return an input of at most `max_source_length` ids, and how many tokens were cut off."""
+        keep_last = len(parts) > len(self.spec.text_column_name)  # an instance
         overhead = 2 if self.sentence_tokens else 0
         costs = [sum(len(sentence) + overhead for sentence in part) for part in parts]
         kept, budget = parts, sum(costs)

@@ -182,9 +182,9 @@ class TaskSpec:
         for column, prefix in zip(self.text_column_name, self.prefix, strict=True):
             text = example.get(column)
             if not isinstance(text, str):
+                columns = "" if column in example else f" The columns are: {listed(example)}."
                 raise UserError(
-                    f"Task {self.name!r}: the column {column!r} must hold text, but holds {text!r:.80}"
-                    + (f". The columns are: {listed(example)}." if column not in example else ".")
+                    f"Task {self.name!r}: the column {column!r} must hold text, but holds {text!r:.80}.{columns}"
                 )
             parts.append(f"{prefix.strip()} {text.lstrip()}" if prefix.strip() else text)
         return parts
@@ -301,17 +301,6 @@ class TaskSpec:
         """Return the class of each predicted text, see [`~TaskSpec.parse`]: int64, `(number of texts,)`."""
         return np.array([self.parse(text) for text in texts], dtype=np.int64)
 
-    def label_values(self, label_ids: Sequence[int]) -> np.ndarray:
-        """
-        Return the numbers that classes stand for, float64: read from the labels if the task predicts a number, with -1
-        for `UNPARSED`; else the ids.
-        """
-        ids = np.asarray(label_ids, dtype=np.int64)
-        if not self.is_regression:
-            return ids.astype(np.float64)
-        value_of = {label_id: float(text) for label_id, text in self.labels.items()} | {UNPARSED: float(UNPARSED)}
-        return np.array([value_of[label_id] for label_id in ids.tolist()], dtype=np.float64)
-
     def _bad_label(self, label: Any) -> UserError:
         """Return the error for a label that the task does not have."""
         labels = list(self.labels.items())
@@ -389,18 +378,12 @@ def _wrong_columns(task: TaskSpec) -> Iterator[tuple[str, str]]:
     if len(set(columns)) < max(1, len(columns)):
         yield "text_column_name", f"must name one or several different columns, got {columns!r}."
     if len(task.prefix) != len(columns):
-        message = (
-            f"there must be one for each of the {len(columns)} text columns ({listed(columns)}), got "
-            f"{len(task.prefix)}: {task.prefix!r}. Use an empty text for a column without prefix."
-        )
-        yield "prefix", message
+        message = f"there must be one for each of the {len(columns)} text columns ({listed(columns)})"
+        yield "prefix", f"{message}, got {len(task.prefix)}: {task.prefix!r}. Use an empty text for none."
     for column in (*columns, task.label_column_name):
         if any(f"{{{column}}}" in prefix for prefix in task.prefix):
-            message = (
-                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
-                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`."
-            )
-            yield "prefix", message
+            message = f"'{{{column}}}' would stay in the prompt as it is. The text of a column follows its prefix."
+            yield "prefix", f"{message} Give a list of prefixes, one for each of `text_column_name`."
     if not task.label_column_name or task.label_column_name in columns:
         yield "label_column_name", f"must name another column, got {task.label_column_name!r}."
     needed = PROBE_FEATURES[task.probe_features]
@@ -419,10 +402,8 @@ def _wrong_labels(task: TaskSpec) -> Iterator[tuple[str, str]]:
             yield "labels", f"must be the numbers to predict, in steps of {step}, as texts."
         return
     if not isinstance(labels, Mapping) or list(labels) != list(range(len(labels))) or len(labels) < 2:
-        yield (
-            "labels",
-            f"must be the texts of two or more classes: a list, or a mapping from 0, 1 and so on, got {labels!r}.",
-        )
+        message = "must be the texts of two or more classes: a list, or a mapping from 0, 1 and so on"
+        yield "labels", f"{message}, got {labels!r}."
     texts = list(labels.values())
     for number, text in labels.items():
         if not isinstance(text, str) or not text or text != text.strip():

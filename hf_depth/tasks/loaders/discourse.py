@@ -182,40 +182,36 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the examples of all splits, one split after the other."""
     seen: set[str] = set()
+    columns = spec.text_column_name
     sentences = {split: _sentences(rows[options.text_column], splitter, seen) for split, rows in documents.items()}
-    num_documents = Counter(text for split in sentences.values() for texts in split.values() for text in set(texts))
+    num_documents = Counter(text for own in sentences.values() for texts in own.values() for text in set(texts))
     shared = {text for text, number in num_documents.items() if number > 1}
-    for split in documents:
-        windows = {id: _windows(texts, len(spec.text_column_name), shared) for id, texts in sentences[split].items()}
-        windows = {id: found for id, found in windows.items() if found}
+    for split, own in sentences.items():
+        windows = {id: found for id, texts in own.items() if (found := _windows(texts, len(columns), shared))}
         number = 0
         for texts, label, id in _examples(spec, windows, options.max_examples_per_document, seed):
-            row = dict(zip(spec.text_column_name, texts, strict=True))
-            yield row | {spec.label_column_name: label, "document": id, "split": split}
+            row = {spec.label_column_name: label, "document": id, "split": split}
+            yield dict(zip(columns, texts, strict=True)) | row
             number += 1
-        message = (
-            f"Task {spec.name!r}, {split} split: {number:,} examples of {len(windows):,} documents, out of "
-            f"{len(documents[split]):,}."
-        )
+        message = f"Task {spec.name!r}, {split} split: {number:,} examples of {len(windows):,} documents"
         if not number:
             raise UserError(
-                f"{message} An example needs {len(spec.text_column_name)} sentences in a row, which stand in no other "
-                f"document. Each has at least {MIN_LETTERS} letters, with a full stop or the like at its end. (In a "
-                "text file without blank lines, each line is a document.)"
+                f"{message}, out of {len(documents[split]):,}. An example needs {len(columns)} sentences in a row, "
+                f"which stand in no other document. Each has at least {MIN_LETTERS} letters, with a full stop or the "
+                "like at its end. (In a text file without blank lines, each line is a document.)"
             )
-        logger.info(message)
+        logger.info(f"{message}, out of {len(documents[split]):,}.")
 
 
 def _sentences(texts: Iterable[str | None], splitter: SentenceSplitter, seen: set[str]) -> dict[str, list[str]]:
     """Map the hash of each new text to its sentences, with `""` for what is no sentence. Adds the hashes to `seen`."""
     documents = {}
     is_split = splitter.language == LINES  # every line is a sentence
-    for text in texts:
-        pieces = (text or "").split()
-        id = hashlib.blake2b(" ".join(pieces).encode(), digest_size=8).hexdigest()
+    for text in (text or "" for text in texts):
+        id = hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).hexdigest()
         if id not in seen:
             # A line break inside a sentence could reveal the original order.
-            sentences = [" ".join(sentence.split()) for sentence in splitter(text or "")]
+            sentences = [" ".join(sentence.split()) for sentence in splitter(text)]
             documents[id] = [sentence if is_split or is_sentence(sentence) else "" for sentence in sentences]
         seen.add(id)
     return documents
@@ -264,9 +260,6 @@ def _examples(
         for window in chosen:
             for sentences, label in DISCOURSE_TASKS[spec.config_name](window, windows_of_all, index, rng):
                 yield sentences, label, document
-
-
-# ---- Passages of Python's documentation -----------------------------------------------------------------------------
 
 
 def load_passages(
