@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -30,10 +31,9 @@ from hf_depth.kernels.triton import depth_triton
 from hf_depth.models.modeling_depth import MaskRule
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-# Of the largest relative error of an output or gradient (by norms), and of a loss in nats.
-KERNEL_TOLERANCE = {"bf16": 2e-2, "fp32": 1e-4}
+# Of the largest relative error of an output of a kernel or a loss, and of a gradient of a model (by norms).
+TOLERANCE = {"bf16": 2e-2, "fp32": 1e-4}
 GRADIENT_TOLERANCE = {"bf16": 0.1, "fp32": 1e-3}
-LOSS_TOLERANCE = {"bf16": 2e-2, "fp32": 1e-4}
 # Queries, keys, and what is masked: encoder, decoder and cross-attention of T5 and DEPTH.
 KERNEL_CASES = (
     (512, 512, "sentences"),
@@ -71,35 +71,22 @@ class Report:
 
 
 def main() -> None:
-    args = parse_args()
-    report = Report(args.only)
-    device = torch.device(args.device)
-    print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
-    if device.type == "cuda":
-        check_kernels(report, device)
-    check_models(report, device, args.quick)
-    sys.exit(report.failures > 0)
-
-
-def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="Only one kind of batch, in float32, not compiled.")
     parser.add_argument("--only", nargs="+", help="Checks with one of these words in their names.")
-    return parser.parse_args()
-
-
-# ---- Kernels --------------------------------------------------------------------------------------------------------
-
-
-def check_kernels(report: Report, device: torch.device) -> None:
-    """The Triton kernels alone."""
-    for name in DTYPES:
-        for case in KERNEL_CASES:
+    args = parser.parse_args()
+    report = Report(args.only)
+    device = torch.device(args.device)
+    print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
+    if device.type == "cuda":
+        for name, case in product(DTYPES, KERNEL_CASES):
             text = "kernels, {} x {}, masked: {}".format(*case)
             report.check(f"{text}, {name}", compare_kernels, device, name, 8, *case)
-    # More scores than an int32 counts.
-    report.check("kernels, 512 x 512, batch 768, bf16", compare_kernels, device, "bf16", 768, *KERNEL_CASES[0])
+        # More scores than an int32 counts.
+        report.check("kernels, 512 x 512, batch 768, bf16", compare_kernels, device, "bf16", 768, *KERNEL_CASES[0])
+    check_models(report, device, args.quick)
+    sys.exit(report.failures > 0)
 
 
 def compare_kernels(
@@ -125,7 +112,7 @@ def compare_kernels(
     right = results(formula, torch.float64 if batch_size <= 8 else torch.float32)
     errors = [relative_error(*pair) for pair in zip(found, right, strict=True)]
     text = "errors of output, query, key, value, bias " + " ".join(f"{error:.1e}" for error in errors)
-    is_right = all(error <= KERNEL_TOLERANCE[precision] for error in errors)  # False if one is not a number
+    is_right = all(error <= TOLERANCE[precision] for error in errors)  # False if one is not a number
     return is_right and is_same, text if is_same else text + "; not the same bits again"
 
 
@@ -154,32 +141,26 @@ def relative_error(found: torch.Tensor, right: torch.Tensor) -> float:
     return ((found.double() - right).norm() / right.norm().clamp(min=1e-12)).item()
 
 
-# ---- Models ---------------------------------------------------------------------------------------------------------
-
-
 def check_models(report: Report, device: torch.device, quick: bool) -> None:
     """Loss and gradients of T5 and DEPTH by each implementation, against eager attention in float32."""
     attentions = ["sdpa", "depth_sdpa"]
     if device.type == "cuda":
         attentions += ["depth_triton", "depth_flex"]
-    for kind in ("depth", "t5"):
-        for packed in (False,) if quick else (False, True):
-            batch = make_batch(kind, packed, device)
-            right = results_of_steps(kind, "eager", "fp32", batch)
-            for attention in attentions:
-                for precision in ("fp32",) if quick else DTYPES:
-                    name = f"{kind}, {attention}, {'packed' if packed else 'padded'}, {precision}"
-                    report.check(name, compare_steps, right, kind, attention, precision, batch)
+    for kind, packed in product(CONFIGS, (False,) if quick else (False, True)):
+        batch = make_batch(kind, packed, device)
+        right = results_of_steps(kind, "eager", "fp32", batch)
+        for attention, precision in product(attentions, ("fp32",) if quick else DTYPES):
+            name = f"{kind}, {attention}, {'packed' if packed else 'padded'}, {precision}"
+            report.check(name, compare_steps, right, kind, attention, precision, batch)
     report.check("generation", compare_generation, attentions, device)
     if quick:
         return
     batch = make_batch("depth", False, device)
     right = results_of_steps("depth", "eager", "fp32", batch)
-    for mode in ("default", "reduce-overhead"):
+    for mode, attention in product(("default", "reduce-overhead"), attentions):
         compiled = partial(torch.compile, mode=mode, fullgraph=True, dynamic=False)
-        for attention in attentions:
-            name = f"depth, {attention}, compiled by the mode {mode}, bf16"
-            report.check(name, compare_steps, right, "depth", attention, "bf16", batch, compiled)
+        name = f"depth, {attention}, compiled by the mode {mode}, bf16"
+        report.check(name, compare_steps, right, "depth", attention, "bf16", batch, compiled)
 
 
 def make_model(kind: str, attention: str, device: torch.device) -> PreTrainedModel:
@@ -229,7 +210,7 @@ def compare_steps(right: Batch, kind: str, attention: str, precision: str, *argu
     difference = abs(found["loss"] - right["loss"]).item()
     errors = {name: relative_error(found[name], value) for name, value in right.items() if name != "loss"}
     worst = max(errors, key=lambda name: float("inf") if errors[name] != errors[name] else errors[name])
-    is_right = difference <= LOSS_TOLERANCE[precision] and errors[worst] <= GRADIENT_TOLERANCE[precision]
+    is_right = difference <= TOLERANCE[precision] and errors[worst] <= GRADIENT_TOLERANCE[precision]
     return is_right, f"loss off by {difference:.1e}, the gradient of {worst} by {errors[worst]:.1e}"
 
 

@@ -30,7 +30,7 @@ import hf_depth
 BYTES_OF_CHECKPOINT = 12  # float32 parameters and two moments of AdamW, for each parameter
 
 
-def parse_args() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=list(SIZES), default="base")
     parser.add_argument("--source_length", type=int, default=512)
@@ -45,7 +45,16 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--run", type=Path, help="The output_dir of a finished run, instead of all of the above.")
     parser.add_argument("--target_loss", type=float, default=1.953, help="Of the validation split of the run.")
     parser.add_argument("--leaderboard", type=Path, help="JSON lines, to which the row of the run is added.")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.run is None:
+        print_plan(args)
+        return
+    row = row_of_run(args.run, args.target_loss)
+    if args.leaderboard:
+        with args.leaderboard.open("a", encoding="utf-8") as file:
+            print(json.dumps(row), file=file)
+    for name, value in row.items():
+        print(f"{name:32} {value}")
 
 
 def print_plan(args: argparse.Namespace) -> None:
@@ -108,19 +117,6 @@ def row_of_run(run: Path, target_loss: float) -> dict[str, object]:
         "tflops_per_second": round(examples_per_second * training_flops(config, *lengths) / 1e12, 4),
         "versions": {module.__name__: module.__version__ for module in (hf_depth, torch, transformers)},
     }
-
-
-def main() -> None:
-    args = parse_args()
-    if args.run is None:
-        print_plan(args)
-        return
-    row = row_of_run(args.run, args.target_loss)
-    if args.leaderboard:
-        with args.leaderboard.open("a", encoding="utf-8") as file:
-            print(json.dumps(row), file=file)
-    for name, value in row.items():
-        print(f"{name:32} {value}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """[`sentence_embeddings`]: one vector for each sentence, from the encoder of a DEPTH model or a T5."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -51,10 +52,9 @@ def sentence_embeddings(
         `torch.FloatTensor` of shape `(num_sentences, d_model)`, float32 and on the CPU; for several documents a list
         with one for each.
 
-    Raises:
-        `ValueError`: if model and tokenizer do not fit each other, or there is no such layer or pooling. Also if a
-            document has no sentence, too many, or one without a token.
-        `FloatingPointError`: if an embedding is not finite.
+    Raises `ValueError` if model and tokenizer do not fit each other, or there is no such layer or pooling. Also if a
+    document has no sentence, too many, or one without a token. Raises `FloatingPointError` if an embedding is not
+    finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, sentence_embeddings, train_tokenizer
     >>> text = "It rains. The street is wet."
@@ -81,10 +81,7 @@ def sentence_embeddings(
         documents = encode_documents(tokenizer, [texts] if is_one else texts)
     laid_out = [_lay_out(model, tokenizer, number, document) for number, document in enumerate(documents)]
     lengths = [len(input_ids) for input_ids, _ in laid_out]
-
-    def embed(batch: list[tuple[list[int], list[int]]]) -> list[torch.Tensor]:
-        return _embed(model, tokenizer, batch, layer, pooling)
-
+    embed = partial(_embed, model, tokenizer, layer, pooling)
     found = in_batches(model, embed, laid_out, lengths, batch_size)
     for number, embeddings in enumerate(found):
         if not embeddings.isfinite().all():
@@ -92,9 +89,7 @@ def sentence_embeddings(
     return found[0] if is_one else found
 
 
-def _lay_out(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, number: int, sentences: Sequence[list[int]]
-) -> tuple[list[int], list[int]]:
+def _lay_out(model, tokenizer, number: int, sentences: Sequence[list[int]]) -> tuple[list[int], list[int]]:
     """Return what the encoder reads, and to which sentence each token belongs, -1 to none."""
     if not sentences:
         raise UserError(f"Document {number} has no sentence. Leave it out.")
@@ -112,11 +107,7 @@ def _lay_out(
 
 
 def _embed(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    laid_out: Sequence[tuple[list[int], list[int]]],
-    layer: int,
-    pooling: str,
+    model, tokenizer, layer: int, pooling: str, laid_out: Sequence[tuple[list[int], list[int]]]
 ) -> list[torch.Tensor]:
     """Return the embeddings of each document, `(num_sentences, d_model)`."""
     batch = padded([input_ids for input_ids, _ in laid_out], tokenizer, model)

@@ -63,9 +63,6 @@ class TaskMetric:
         return name in inspect.signature(self.function).parameters
 
 
-# ---- Of classes -----------------------------------------------------------------------------------------------------
-
-
 def accuracy(predictions: np.ndarray, references: np.ndarray, sample_weight: np.ndarray | None = None) -> float:
     """Return the fraction of right predictions."""
     return np.average(predictions == references, weights=sample_weight)
@@ -101,9 +98,6 @@ def _of_classes(
     return getattr(sklearn.metrics, name)(references, predictions, **options)
 
 
-# ---- Of numbers -----------------------------------------------------------------------------------------------------
-
-
 def _correlation(name: str, predictions: np.ndarray, references: np.ndarray) -> float:
     """Return a correlation of scipy, or 0 for a constant, which has none."""
     from scipy import stats
@@ -112,8 +106,6 @@ def _correlation(name: str, predictions: np.ndarray, references: np.ndarray) -> 
         return 0.0
     return getattr(stats, name)(predictions, references).statistic
 
-
-# ---- Of texts -------------------------------------------------------------------------------------------------------
 
 References = Sequence[Sequence[str]]  # those of each example
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -141,11 +133,10 @@ def squad_f1(predictions: Sequence[str], references: References) -> list[float]:
 
 
 def _squad_f1(text: str, reference: str) -> float:
-    words, expected = _squad_words(text), _squad_words(reference)
+    words, expected = Counter(_squad_words(text)), Counter(_squad_words(reference))
     if not words or not expected:
         return words == expected
-    common = (Counter(words) & Counter(expected)).total()
-    return 2 * common / (len(words) + len(expected))
+    return 2 * (words & expected).total() / (words.total() + expected.total())
 
 
 def _normalized(text: str) -> str:
@@ -171,9 +162,6 @@ def _sacrebleu(name: str, predictions: Sequence[str], references: References) ->
     most = max(map(len, references))
     streams = [[one[place] if place < len(one) else None for one in references] for place in range(most)]
     return getattr(sacrebleu, name)(list(predictions), streams).score / 100
-
-
-# ---- The table ------------------------------------------------------------------------------------------------------
 
 
 def _metric(key: str, function: Callable, **options: Any) -> TaskMetric:

@@ -148,10 +148,8 @@ def order_sentences(
         `dict`, or for several documents a list of them: `order`, the indices of the sentences in the order found;
         `sentences` in this order; `log_probability` of this order among all `n!`, in nats.
 
-    Raises:
-        `ValueError`: if the model has no sentence tokens, or others than the tokenizer. Also if a document has too few
-            sentences, too many or an empty one, or is too long.
-        `FloatingPointError`: if a probability is not a number.
+    Raises `ValueError` if the model has no sentence tokens, or others than the tokenizer. Also if a document has too
+    few sentences, too many or an empty one, or is too long. Raises `FloatingPointError` if a probability is NaN.
 
     >>> from hf_depth import add_sentence_tokens, load_model, order_sentences, train_tokenizer
     >>> sentences = ["The cat slept.", "The dog barked.", "It woke up."]

@@ -25,9 +25,6 @@ def _new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-# ---- Losses ---------------------------------------------------------------------------------------------------------
-
-
 def plot_losses(
     log_history: Sequence[Mapping], path: str | Path, baselines: Mapping[str, float] | None = None
 ) -> "Figure":
@@ -106,9 +103,6 @@ def _plot_attention_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
     axes.set(xlabel="step", ylabel="entropy of attention, share of uniform", ylim=(0, 1.02))
 
 
-# ---- Un-shuffling ---------------------------------------------------------------------------------------------------
-
-
 def plot_unshuffling(
     accuracies: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping]]]], path: str | Path
 ) -> None:
@@ -146,9 +140,6 @@ def _draw_accuracies(axes: "Axes", series: Mapping[str, Sequence[Mapping]], key:
         axes.legend(fontsize="small")
 
 
-# ---- Confusion ------------------------------------------------------------------------------------------------------
-
-
 def plot_confusion_matrix(
     path: str | os.PathLike, spec: TaskSpec, label_ids: Sequence[int], predicted_ids: Sequence[int], title: str
 ) -> "Figure":
@@ -165,16 +156,14 @@ def plot_confusion_matrix(
     np.add.at(counts, (label_ids[is_labeled], columns[is_labeled]), 1)
     predicted_names = [*names, "unparsed"] if counts[:, -1].any() else names
     counts = counts[:, : len(predicted_names)]
-    is_small = number <= 12
+    is_small, longest = number <= 12, max(map(len, names))
     cell = 0.6 if is_small else 0.34  # inches; counts of three digits must fit
-    longest = max(map(len, names))
     side = 1.2 + 0.08 * longest + cell * (number + 1)
     figure = _new_figure(max(4.0, side + 1), max(3.4, side))
     axes = figure.subplots()
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
-    rotation = 90 if 0.1 * max(longest, 8) > cell else 0
-    axes.set_xticks(range(len(predicted_names)), predicted_names, rotation=rotation)
+    axes.set_xticks(range(len(predicted_names)), predicted_names, rotation=90 * (0.1 * max(longest, 8) > cell))
     axes.set_yticks(range(number), names)
     axes.set(xlabel="prediction", ylabel="label", title=title)
     if len(predicted_names) > number:

@@ -51,9 +51,6 @@ FEATURES: dict[str, Callable[[np.ndarray], list[np.ndarray]]] = {
 }
 
 
-# ---- Features -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ProbeOptions:
     """
@@ -191,9 +188,6 @@ class BagOfWords(Features):
         return np.concatenate(features, axis=-1, dtype=np.float32)
 
 
-# ---- The classifier -------------------------------------------------------------------------------------------------
-
-
 class Probe:
     """
     The classifier of a task's classes that scores best on validation examples. It is a logistic regression with one of
@@ -216,8 +210,8 @@ class Probe:
         labels = np.array(self.spec.label_ids(train))
         if len(np.unique(labels)) < 2:
             raise UserError(
-                f"A probe of {self.spec.full_name} needs training examples of at least two classes, but the "
-                f"{len(labels)} that there are have {len(np.unique(labels))}. Give more of them."
+                f"A probe of {self.spec.full_name} needs training examples of at least two classes, but all "
+                f"{len(labels)} have one. Give more of them."
             )
         features = self.featurizer.fit_transform(train)
         validation_features = self.featurizer.transform(validation)
@@ -280,9 +274,6 @@ def with_random_weights(model: PreTrainedModel, seed: int) -> PreTrainedModel:
         torch.manual_seed(seed)
         other = type(model)._from_config(config, attn_implementation=config._attn_implementation)
     return other.to(device=model.device, dtype=model.dtype)  # the model may have been cast since it was loaded
-
-
-# ---- Tasks ----------------------------------------------------------------------------------------------------------
 
 
 def probe_task(
@@ -360,47 +351,38 @@ def probe_tasks(
     """
     evaluations = []
     trained = {part.spec.full_name: part for part in splits.parts if part.spec.train_split in part.examples}
-    for part in splits.parts:
-        name = part.spec.name if part.spec.train_split else part.spec.train_on  # as in `training_tasks`
-        source = trained.get(f"{part.spec.benchmark}/{name}")
+    for spec, examples in ((part.spec, part.examples) for part in splits.parts):
+        name = spec.name if spec.train_split else spec.train_on  # as in `training_tasks`
+        source = trained.get(f"{spec.benchmark}/{name}")
         if source is None:
-            raise UserError(
-                f"Task {part.spec.full_name!r} has no training examples to fit a probe on: name `train_file`."
-            )
-        validated = next((split for split in source.spec.validation_splits if split in source.examples), None)
-        wanted = (*(part.spec.validation_splits if do_eval else ()), *(part.spec.test_splits if do_predict else ()))
-        evaluated = {split: part.examples[split] for split in wanted if split in part.examples}
-        train, validation = source.examples[source.spec.train_split], source.examples.get(validated)
+            raise UserError(f"Task {spec.full_name!r} has no training examples to fit a probe on: name `train_file`.")
+        train = source.examples[source.spec.train_split]
+        validation = next(filter(None, map(source.examples.get, source.spec.validation_splits)), None)
+        wanted = (*(spec.validation_splits if do_eval else ()), *(spec.test_splits if do_predict else ()))
+        evaluated = {split: examples[split] for split in wanted if split in examples}
         if evaluated:
-            evaluations += probe_task(model, tokenizer, part.spec, train, validation, evaluated, options, seed=seed)
+            evaluations += probe_task(model, tokenizer, spec, train, validation, evaluated, options, seed=seed)
     if output_dir is not None:
         _write_results(Path(output_dir), evaluations)
     return evaluations
 
 
 def _write_results(folder: Path, evaluations: Sequence[TaskEvaluation]) -> None:
+    """Write metrics by the names that fine-tuning gives them, such as `eval_accuracy` and `predict_mnli_accuracy`."""
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, dict[str, float]] = {"all": {}}
     for prefix, kind in (("eval", "validation_splits"), ("predict", "test_splits")):
         found = [one for one in evaluations if one.dataset.split in getattr(one.dataset.spec, kind)]
-        if found:
-            files[prefix] = _named_metrics(prefix, found)
-            files["all"] |= files[prefix]
+        if not found:
+            continue
+        named = name_datasets([evaluation.dataset for evaluation in found])
+        files[prefix] = {} if (score := mean_score(found)) is None else {f"{prefix}_score": score}
+        for name, evaluation in zip(named if isinstance(named, dict) else [""], found, strict=True):
+            own = evaluation.metrics | {"samples": len(evaluation.dataset.rows)}
+            files[prefix] |= {"_".join(filter(None, (prefix, name, key))): value for key, value in own.items()}
+        files["all"] |= files[prefix]
     for name, metrics in files.items():
         replace_text(folder / f"{name}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
     write_outputs(folder, evaluations)
     print("\n" + results_table(evaluations) + "\n", flush=True)
     logger.info(f"Metrics and predictions are in {folder}")
-
-
-def _named_metrics(prefix: str, evaluations: Sequence[TaskEvaluation]) -> dict[str, float]:
-    """Metrics by the names that fine-tuning gives them, such as `eval_accuracy` and `predict_mnli_test_accuracy`."""
-    named = name_datasets([evaluation.dataset for evaluation in evaluations])
-    names = list(named) if isinstance(named, dict) else [""]
-    metrics = {}
-    for name, evaluation in zip(names, evaluations, strict=True):
-        start = f"{prefix}_{name}_" if name else f"{prefix}_"
-        own = evaluation.metrics | {"samples": len(evaluation.dataset.rows)}
-        metrics |= {f"{start}{key}": value for key, value in own.items()}
-    score = mean_score(evaluations)
-    return metrics if score is None else metrics | {f"{prefix}_score": score}

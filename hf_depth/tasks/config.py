@@ -64,15 +64,17 @@ class TaskConfig:
             raise UserError(f"The model has several tasks: choose one by `task`. They are: {listed(self.task_names)}.")
         raise UserError(f"The model has no task {name!r}.{suggestion(name, self.task_names, 'tasks')}")
 
-    # ---- As a file --------------------------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
         """Return what the file holds."""
-        return {
-            **{item.name: getattr(self, item.name) for item in fields(self)},
-            "tasks": {task.full_name: _as_entry(task) for task in self.tasks},
-            "prompts": {task.full_name: prompt_format(task) for task in self.tasks},
-        }
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {"tasks": {}, "prompts": {task.full_name: prompt_format(task) for task in self.tasks}}
+        for task in self.tasks:
+            entry = {item.name: getattr(task, item.name) for item in fields(task)}
+            # The name of a local folder may belong to another data set on the Hub.
+            path = task.path if task.path and is_hub_name(task.path) else None
+            labels = None if task.labels is None else list(task.labels.values())
+            values["tasks"][task.full_name] = entry | {"path": path, "labels": labels}
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TaskConfig":
@@ -141,11 +143,3 @@ def prompt_format(task: TaskSpec) -> str:
     prefixes = [prefix.strip().replace("{", "{{").replace("}", "}}") for prefix in task.prefix]
     parts = zip(prefixes, task.text_column_name, strict=True)
     return " ".join(f"{prefix} {{{column}}}".strip() for prefix, column in parts)
-
-
-def _as_entry(task: TaskSpec) -> dict[str, Any]:
-    """Return all fields of a task as JSON values."""
-    entry = {item.name: getattr(task, item.name) for item in fields(task)}
-    # The name of a local folder may belong to another data set on the Hub.
-    path = task.path if task.path and is_hub_name(task.path) else None
-    return entry | {"path": path, "labels": None if task.labels is None else list(task.labels.values())}

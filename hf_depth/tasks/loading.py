@@ -187,7 +187,10 @@ def read_new_examples(examples: NewExamples, spec: TaskSpec, cache_dir: str | No
     if isinstance(examples, str | os.PathLike):
         name = os.fspath(examples)
         place = f"{name}, row (from 0)"
-        examples = read_files("examples", [name], spec, cache_dir, get_loader(spec).new_readers)
+        try:
+            examples = read_files("examples", [name], spec, cache_dir, get_loader(spec).new_readers)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error} (A text to predict stands in a list: `[text]`.)") from error
     if isinstance(examples, Dataset):
         examples = without_format(examples)
     elif hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # a pandas.DataFrame

@@ -73,6 +73,10 @@ class ColumnsTest(TaskFilesTestCase):
         with self.assertRaisesRegex(ValueError, message):
             read_new_examples(examples, TONE)
 
+    def test_a_text_that_is_no_file_belongs_into_a_list(self):
+        with self.assertRaisesRegex(FileNotFoundError, r"no file 'It rains.'.* stands in a list: `\[text\]`"):
+            read_new_examples("It rains.", TONE)
+
     def test_errors_in_a_file_name_it_and_its_row(self):
         path = self.write("{new}.jsonl", '{"review": "a"}\n{"review": null}\n')
         with self.assertRaisesRegex(ValueError, r"{new}.jsonl, row .from 0. 1: the column 'review' must"):

@@ -25,7 +25,7 @@ FOLDERS = {
     **{"DCchat": "DC/chat", "DCwiki": "DC/wiki"},
     **{"PDTB-E": "PDTB/Explicit", "PDTB-I": "PDTB/Implicit", "RST": "RST"},
 }
-_PICKLED = {"RST": ("RST_TRAIN.pkl", "RST_DEV.pkl", "RST_TEST.pkl")}
+_PICKLED = ("RST_TRAIN.pkl", "RST_DEV.pkl", "RST_TEST.pkl")
 _TEXT_FILES = ("train.txt", "valid.txt", "test.txt")
 
 
@@ -122,12 +122,11 @@ def _download(spec: TaskSpec, cache_dir: str | None) -> dict[str, list[str]]:
             f"The task {spec.name!r} has no files on the Hub: `config_name` is none of {listed(FOLDERS)}, or there is "
             "no `path`. Give files: `train_file`, …"
         )
-    names = dict(zip(spec.splits, _PICKLED.get(spec.config_name, _TEXT_FILES), strict=True))
+    names = _PICKLED if spec.config_name == "RST" else _TEXT_FILES
     options = {"repo_type": "dataset", "cache_dir": cache_dir}
     try:
-        return {
-            split: [hf_hub_download(spec.path, f"data/{folder}/{name}", **options)] for split, name in names.items()
-        }
+        files = [[hf_hub_download(spec.path, f"data/{folder}/{name}", **options)] for name in names]
+        return dict(zip(spec.splits, files, strict=True))
     except Exception as error:  # no network, no such file, …
         raise UserError(
             f"The files of the task {spec.name!r} cannot be loaded from {spec.path!r} on the Hub: {error} Without a "

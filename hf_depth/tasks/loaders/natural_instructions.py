@@ -60,9 +60,9 @@ class NaturalInstructionsOptions:
     max_num_instances_per_eval_task: int | None = 100
 
     def __post_init__(self):
-        names = ("max_num_instances_per_task", "max_num_instances_per_eval_task")
-        check_ranges(self, dict.fromkeys(names, AT_LEAST_ONE))
-        check_ranges(self, dict.fromkeys(("num_pos_examples", "num_neg_examples"), NOT_NEGATIVE))
+        limits = ("max_num_instances_per_task", "max_num_instances_per_eval_task")
+        ranges = dict.fromkeys(("num_pos_examples", "num_neg_examples"), NOT_NEGATIVE)
+        check_ranges(self, ranges | dict.fromkeys(limits, AT_LEAST_ONE))
 
 
 _EVERYTHING = NaturalInstructionsOptions(num_pos_examples=1000, num_neg_examples=1000)
@@ -87,7 +87,9 @@ def prompt(
     ' Positive Example 1 -\\nInput: 1.\\n Output: 2.\\n\\nNow complete the following example -\\nInput: 2.\\nOutput: '
     """
     front = f"{task['Name']}. " if options.add_task_name else ""
-    front += f"{_closed('Definition: ' + _definition(task))}\n\n" if options.add_task_definition else ""
+    if options.add_task_definition:
+        definition = task["Definition"] if isinstance(task["Definition"], str) else task["Definition"][0]
+        front += f"{_closed(f'Definition: {definition.strip()}')}\n\n"
     instance = instance_text(instance_input)
     for sign, number in (("Positive", options.num_pos_examples), ("Negative", options.num_neg_examples)):
         for index, example in enumerate(task[f"{sign} Examples"][:number], 1):
@@ -130,17 +132,11 @@ def load(
             "or `test_file`."
         )
     paths = _task_paths(spec, files.dataset_dir)
-    arguments = {
-        "spec": spec,
-        "paths": paths,
-        "versions": {split: [file_version(path) for path in paths[split]] for split in paths},
-        "options": options,
-        "seed": split_seed,
-        "length": length,
-    }
-    columns = ("prompt", "instance", "references", "task", "category", "id")
-    features = {name: Value("string") for name in columns} | {"references": List(Value("string"))}
-    return keep_splits(_rows, arguments, features, files.cache_dir)
+    versions = {split: list(map(file_version, own)) for split, own in paths.items()}
+    arguments = {"spec": spec, "paths": paths, "versions": versions}
+    arguments |= {"options": options, "seed": split_seed, "length": length}
+    features = dict.fromkeys(("prompt", "instance", "references", "task", "category", "id"), Value("string"))
+    return keep_splits(_rows, arguments, features | {"references": List(Value("string"))}, files.cache_dir)
 
 
 def read_task(path: str | os.PathLike) -> dict[str, Any]:
@@ -158,11 +154,6 @@ def read_task(path: str | os.PathLike) -> dict[str, Any]:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is no task of Natural Instructions: {error!r}.") from error
     return task
-
-
-def _definition(task: Mapping[str, Any]) -> str:
-    definition = task["Definition"]
-    return (definition if isinstance(definition, str) else definition[0]).strip()
 
 
 def _closed(text: str) -> str:
@@ -188,9 +179,9 @@ def _task_paths(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> dict[s
         file = folder / "splits" / "default" / f"{split}_tasks.txt"
         if not file.is_file():
             raise UserError(f"`dataset_dir`: there is no file {file}. Name a copy of allenai/natural-instructions.")
-        names = [line.strip().removesuffix(".json") for line in file.read_text(encoding="utf-8").splitlines()]
+        names = (line.strip().removesuffix(".json") for line in file.read_text(encoding="utf-8").splitlines())
         paths[split] = [folder / "tasks" / f"{name}.json" for name in dict.fromkeys(filter(None, names))]
-    both = sorted(path.stem for path in set(paths["train"]) & set(paths["test"]))
+    both = sorted(path.stem for path in {*paths["train"]} & {*paths["test"]})
     if both:
         raise UserError(f"{folder / 'splits/default'}: both lists name {listed(both)}. Take them out of one.")
     return paths
@@ -218,15 +209,14 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the examples of all splits, one split after the other."""
     chosen: dict[str, list] = {"train": [], "validation": [], "test": []}
-    for split in paths:
-        for path in paths[split]:
-            task = read_task(path)
+    for split, of_split in paths.items():
+        for task in map(read_task, of_split):
             instances = task.pop("Instances")  # do not keep thousands of unused instances in memory
             parts = {"test": instances[: options.max_num_instances_per_eval_task]}
             if split == "train":
                 parts = _training_instances(task["Name"], instances, options, seed)
-            for part in parts:
-                chosen[part] += [(task, instance) for instance in parts[part]]
+            for part, own in parts.items():
+                chosen[part] += [(task, instance) for instance in own]
     # The instances of a task share the start of their prompts.
     length = length and functools.lru_cache(maxsize=1024)(length)
     for split, task, instance in ((split, *pair) for split, pairs in chosen.items() for pair in pairs):
@@ -239,12 +229,6 @@ def _rows(
         def fits(text: str, end: str = end) -> bool:
             return length(text.removesuffix(end)) + length(end) + NUM_CLOSING_TOKENS <= spec.max_source_length
 
-        yield {
-            "prompt": prompt(task, instance["input"], own, fits if length else None),
-            "instance": end,
-            "references": instance["output"],
-            "task": task["Name"],
-            "category": task["Category"],
-            "id": instance["id"],
-            "split": split,
-        }
+        row = {"prompt": prompt(task, instance["input"], own, fits if length else None), "instance": end}
+        row |= {"references": instance["output"], "task": task["Name"], "category": task["Category"]}
+        yield row | {"id": instance["id"], "split": split}
