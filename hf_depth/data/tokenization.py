@@ -105,7 +105,7 @@ def train_tokenizer(
     and 100 sentinels at the end, `<extra_id_0>` last. So it can take the place of a published T5 tokenizer.
 
     The same texts give the same vocabulary. Training takes about 1 s per million characters, of which at most
-    `MAX_TRAINING_SIZE` are used, spread evenly over the texts. Of several processes, let the first train it alone.
+    `MAX_TRAINING_SIZE` are used, spread evenly over the texts. In a run of several processes, only the first trains.
 
     Args:
         texts (`Iterable[str]`): the documents, such as the column `"text"` of a data set. `None` is skipped.
