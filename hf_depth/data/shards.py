@@ -23,7 +23,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import tokenizers
 from datasets import Dataset, concatenate_datasets
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
@@ -43,8 +42,7 @@ from .mixture import (
     naming_source,
     summed_statistics,
 )
-from .preprocessing import EXAMPLES_VERSION, dataset_statistics, no_examples
-from .sentences import get_sentence_splitter
+from .preprocessing import dataset_statistics, no_examples
 from .streams import DOCUMENTS_AT_ONCE, JOINED_DOCUMENTS_AT_ONCE
 from .tokenization import TextEncoder
 
@@ -235,15 +233,11 @@ def _example_counts(counts: Statistics) -> Statistics:
 
 def _plan(objective: Objective, shard_size: int, text: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that shards depend on, as JSON values."""
-    versions = {"format": SHARDS_VERSION, "examples": EXAMPLES_VERSION, "tokenizers": tokenizers.__version__}
-    language = objective.settings.get("sentence_language")
-    if language is not None:
-        versions["sentences"] = get_sentence_splitter(language).version
     settings = {"model_type": objective.model_type, **objective.settings}
     if file := getattr(objective, "pmi_vocab_file", None):
         settings |= {"pmi_vocab_content": describe_file(file)}
     plan = {
-        "versions": versions,
+        "versions": {"format": SHARDS_VERSION, **objective.preprocessor().versions},
         "tokenizer": _tokenizer_digest(objective.tokenizer),
         "settings": {name: value for name, value in settings.items() if name not in DRAWN_SETTINGS},
         "shard_size": shard_size,

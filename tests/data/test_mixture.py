@@ -11,7 +11,7 @@ from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
 from hf_depth.data.mixture import Mixing, MixtureDataset, MixtureSource, mix_examples, read_sources
 from hf_depth.data.objectives import DepthObjective
 from hf_depth.data.streams import ExampleStream
-from tiny_streams import Numbers, documents
+from tiny_streams import Numbers, documents, examples_by_pass
 
 WEIGHTS = {"novels": 0.6, "news": 0.3, "letters": 0.1}
 
@@ -63,21 +63,7 @@ class ShareTest(parameterized.TestCase):
 class PassTest(parameterized.TestCase):
     @parameterized.product(num_processes=(1, 2), num_workers=(0, 2))
     def test_every_example_of_a_source_comes_once_per_pass(self, num_processes, num_workers):
-        mixture = mix_examples(streams(), Mixing(WEIGHTS))
-        workers = max(1, num_workers)
-        divided = mixture.divided(num_processes * workers)
-        counts = defaultdict(Counter)
-        for rank in range(num_processes):
-            shard = divided.shard(num_shards=num_processes, index=rank) if num_processes > 1 else divided
-            unfinished = {(worker, source) for worker in range(workers) for source in range(3)}
-            for number, batch in enumerate(DataLoader(shard, 4, num_workers=num_workers, collate_fn=list)):
-                for example in batch:
-                    epoch, source = example["stream_epoch"], example["source"]
-                    counts[source, epoch][int(example["input_ids"][0])] += 1
-                    if epoch > 1:
-                        unfinished.discard((number % workers, source))
-                if not unfinished:
-                    break
+        counts = examples_by_pass(mix_examples(streams(), Mixing(WEIGHTS)), num_processes, num_workers)
         for source, size in enumerate((31, 11, 6)):
             for epoch in range(2):
                 self.assertEqual(counts[source, epoch], Counter(range(size)))

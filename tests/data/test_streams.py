@@ -4,10 +4,9 @@ from itertools import islice
 import numpy as np
 from absl.testing import parameterized
 from datasets import IterableDataset, interleave_datasets
-from torch.utils.data import DataLoader
 
 from hf_depth.data.streams import ExampleStream
-from tiny_streams import Numbers, documents
+from tiny_streams import Numbers, documents, examples_by_pass
 
 FILES = ([7, 20, 33], [5, 1, 9, 30, 2, 0, 8, 100])
 
@@ -20,23 +19,9 @@ class PassTest(parameterized.TestCase):
     @parameterized.product(files=FILES, num_processes=(1, 2), num_workers=(0, 2))
     def test_every_example_comes_once_per_pass(self, files, num_processes, num_workers):
         stream = ExampleStream(documents(*files), Numbers(), buffer_size=16)
-        divided = stream.divided(num_processes * max(1, num_workers))
-        counts = {0: Counter(), 1: Counter()}
-        for rank in range(num_processes):
-            # As accelerate divides it among processes.
-            shard = divided.shard(num_shards=num_processes, index=rank) if num_processes > 1 else divided
-            self.assertEqual(shard.num_shards, max(1, num_workers))
-            unfinished = set(range(max(1, num_workers)))
-            for number, batch in enumerate(DataLoader(shard, 4, num_workers=num_workers, collate_fn=list)):
-                for example in batch:
-                    counts.setdefault(example["stream_epoch"], Counter())[int(example["input_ids"][0])] += 1
-                if batch[-1]["stream_epoch"] > 1:
-                    unfinished.discard(number % max(1, num_workers))
-                if not unfinished:
-                    break
-        expected = Counter(range(sum(files)))
-        self.assertEqual(counts[0], expected)
-        self.assertEqual(counts[1], expected)
+        counts = examples_by_pass(stream, num_processes, num_workers)
+        for epoch in range(2):
+            self.assertEqual(counts[0, epoch], Counter(range(sum(files))))
 
     @parameterized.parameters(1, 7, 10_000)
     def test_the_order_is_new_at_each_pass_and_the_same_again(self, buffer_size):
