@@ -16,9 +16,8 @@ from hf_depth.training import training_args
 
 RANGES = {
     **model_args.RANGES,
-    **data_args.CORPUS_RANGES,
-    **data_args.OBJECTIVE_RANGES,
-    **task_args.RANGES,
+    **task_args.TASK_RANGES,
+    **data_args.RANGES,
     **training_args.RANGES,
 }
 OTHERS = {"mlm_probability", "mean_noise_span_length"}  # by `check_noise`

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import transformers
 from transformers.hf_argparser import HfArg
 
+from ..credentials import told_name
 from ..errors import UserError, listed, suggestion
 from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOT_NEGATIVE, WORKERS, Range, check_ranges
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
-    from transformers import PreTrainedTokenizerBase, TrainingArguments
-
     from ..data.base_objective import Documents, Objective
     from ..data.mixture import DocumentMixture, Mixing
     from ..data.shards import ShardFolder
@@ -24,32 +24,24 @@ logger = logging.getLogger(__name__)
 
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
 FILE_FLAGS = ("train_file", "validation_file", "test_file")
-# Ranges of the flags that both scripts have.
-SHARED_RANGES = {"split_seed": NOT_NEGATIVE, "preprocessing_num_workers": WORKERS} | dict.fromkeys(
-    ("max_train_samples", "max_eval_samples", "max_predict_samples", "pad_to_multiple_of"), AT_LEAST_ONE
-)
-CORPUS_RANGES = SHARED_RANGES | {
+# Ranges of flags, many of which both scripts have.
+RANGES = {
+    **dict.fromkeys(("max_train_samples", "max_eval_samples", "max_predict_samples"), AT_LEAST_ONE),
+    **dict.fromkeys(("shuffle_buffer_size", "shard_megabytes", "pad_to_multiple_of"), AT_LEAST_ONE),
+    **dict.fromkeys(("max_metadata_length", "min_sentences"), AT_LEAST_ONE),
+    **dict.fromkeys(("sentence_shuffling_probability", "metadata_probability"), Range(least=0, most=1)),
+    **dict.fromkeys(LENGTHS, LENGTH),
+    "split_seed": NOT_NEGATIVE,
+    "preprocessing_num_workers": WORKERS,
     "mixture_temperature": Range(above=0),
     "validation_split_percentage": Range(least=0, below=100),
-    "shuffle_buffer_size": AT_LEAST_ONE,
-    "shard_megabytes": AT_LEAST_ONE,
+    "max_sentences": Range(least=2),
 }
 SOURCE_FLAGS = ("dataset_name", *FILE_FLAGS)
 # Which documents there are, and which of them are trained on.
-TEXT_FLAGS = (
-    *SOURCE_FLAGS,
-    *("dataset_config_name", "text_column", "validation_split_percentage", "split_seed"),
-    "installed_packages",
-)
+TEXT_FLAGS = (*SOURCE_FLAGS, "dataset_config_name", "text_column", "validation_split_percentage", "split_seed")
+TEXT_FLAGS += ("installed_packages",)
 MIXTURE_FLAGS = ("mixture_temperature", "mixture_stopping_strategy")
-OBJECTIVE_RANGES = SHARED_RANGES | {
-    "sentence_shuffling_probability": Range(least=0, most=1),
-    **dict.fromkeys(LENGTHS, LENGTH),
-    "metadata_probability": Range(least=0, most=1),
-    "max_metadata_length": AT_LEAST_ONE,
-    "min_sentences": AT_LEAST_ONE,
-    "max_sentences": Range(least=2),
-}
 
 
 @dataclass
@@ -98,7 +90,7 @@ class CorpusArguments:
     shard_megabytes: int = HfArg(default=16, help="Text of each shard, in MB.")
 
     def __post_init__(self):
-        check_ranges(self, CORPUS_RANGES)
+        check_ranges(self, RANGES)
         if self.preprocessing_only and self.tokenized_dataset_dir is None:
             raise UserError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
         self.mixture = None
@@ -115,17 +107,14 @@ class CorpusArguments:
         from ..data.default_corpus import python_text
 
         names = [Path(file.partition("?")[0] if "://" in file else file).name for file in self.train_file or []]
-        if self.dataset_name and Path(self.dataset_name).exists():
-            return Path(self.dataset_name).resolve().name
-        return self.dataset_name or ", ".join(names) or python_text(self.installed_packages)
+        return told_name(self.dataset_name) or ", ".join(names) or python_text(self.installed_packages)
 
     @property
     def hub_datasets(self) -> list[str]:
         """The names of data sets that may be on the Hub."""
-        names = [self.dataset_name] if self.mixture is None else [source.dataset_name for source in self.mixture]
-        return [name for name in names if name is not None]
+        return [source.dataset_name for source in self.mixture or [self] if source.dataset_name is not None]
 
-    def check(self, training_args: "TrainingArguments") -> None:
+    def check(self, training_args: "transformers.TrainingArguments") -> None:
         """Check the flags of the text against what the run does with it."""
         if self.streaming and self.tokenized_dataset_dir is not None:
             logger.warning(
@@ -251,12 +240,12 @@ class CorpusArguments:
                 )
         return shards
 
-    def for_loading_shards(self, training_args: "TrainingArguments") -> dict[str, Any]:
+    def for_loading_shards(self, training_args: "transformers.TrainingArguments") -> dict[str, Any]:
         """The arguments of [`ShardFolder.load_splits`] but for the objective and the splits."""
         common = self.for_preparing(training_args)
         return {"mixing": self.mixing} | {name: common[name] for name in ("max_samples", "seed")}
 
-    def for_preparing(self, training_args: "TrainingArguments") -> dict[str, Any]:
+    def for_preparing(self, training_args: "transformers.TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.prepare_splits`] that concern the text."""
         is_remote = self.dataset_name is not None or any("://" in file for file in self.train_file or [])
         return {
@@ -283,11 +272,10 @@ class CorpusArguments:
             "validation": "name `--validation_file`, or raise `--validation_split_percentage`",
             "test": "`--do_predict` needs `--test_file`",
         }
-        needed = [split for split, is_needed in steps.items() if is_needed]
-        for split in needed:
-            if split not in corpus:
+        for split in steps:
+            if steps[split] and split not in corpus:
                 raise UserError(f"There are no {split} data: {remedies[split]}.")
-        return {split: corpus[split] for split in needed}
+        return {split: corpus[split] for split in steps if steps[split]}
 
     def training_texts(self, documents: "Documents | DocumentMixture") -> Iterable[str | None]:
         """The texts of documents to train on, of a mixture in its shares; a sequence where their number is known."""
@@ -345,7 +333,7 @@ class ObjectiveArguments:
         from ..data.objectives import OBJECTIVES, DepthObjective
         from ..data.sentences import get_sentence_splitter
 
-        check_ranges(self, OBJECTIVE_RANGES)
+        check_ranges(self, RANGES)
         names = dict.fromkeys(name for _, name in OBJECTIVES)
         if self.objective not in names:
             near = suggestion(self.objective, names)
@@ -384,7 +372,7 @@ class ObjectiveArguments:
             item.name: item.default for item in fields(OBJECTIVES[model_type, self.objective]) if item.name in flags
         }
 
-    def build(self, model_type: str, tokenizer: "PreTrainedTokenizerBase") -> "Objective":
+    def build(self, model_type: str, tokenizer: "transformers.PreTrainedTokenizerBase") -> "Objective":
         """
         The objective that the flags describe. A flag that is not given leaves the default of the objective's class.
         Mode tokens of a mixture of denoisers are added to the tokenizer.
@@ -412,7 +400,7 @@ class ObjectiveArguments:
         vars(described).update(settings | self._given(settings))
         return {name: value for name, value in asdict(described).items() if name in ("objective", *settings)}
 
-    def for_collating(self, training_args: "TrainingArguments") -> dict[str, Any]:
+    def for_collating(self, training_args: "transformers.TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.collator`]."""
         is_static = training_args.torch_compile if self.pad_to_max_length is None else self.pad_to_max_length
         return {

@@ -1,32 +1,37 @@
-"""How a script starts and ends: checks of the launch and of the arguments, logging, and mistakes as one message."""
+"""How a script starts and ends: checks of launch and arguments, logging, mistakes as one message, and signals."""
 
+import atexit
+import contextlib
+import ctypes
 import logging
 import os
+import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 import huggingface_hub.utils
 import torch
+import torch.distributed as dist
 import transformers
 
 from ..credentials import without_credentials
 from ..errors import UserError, user_message
-from .signals import end_on_signals
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
-
-    from .model_args import ModelArguments
+from .model_args import ModelArguments
 
 logger = logging.getLogger(__name__)
 
-EXIT_STATUS = 2  # that of argparse
-SHOW_TRACEBACK = "HF_DEPTH_TRACEBACK"  # environment variable
 PATIENCE = 3.0  # seconds that other processes leave to the first one
 DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
+REQUEUE_STATUS = 85  # exit status of a run to start again; sysexits.h (64-78) and shells (126-165) do not use it
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+SET_BY_LAUNCHERS = {"TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}  # environment variables
 RANK_VARIABLES = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}  # of a process that a launcher or MPI started
 
 
@@ -49,7 +54,7 @@ def run_script(main: Callable[[], Any]) -> None:
             return
         except Exception as error:
             message = user_message(error)
-            if message is None or os.environ.get(SHOW_TRACEBACK, "0") != "0":
+            if message is None or os.environ.get("HF_DEPTH_TRACEBACK", "0") != "0":
                 raise
         # Not inside `except`: the model and its process group, which the traceback holds, are freed before the exit.
         stop(message)
@@ -73,10 +78,10 @@ def stop(message: str, usage: str = "") -> NoReturn:
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(PATIENCE)  # the first process prints the same, and the launcher ends this one
     print(f"{usage}{Path(sys.argv[0]).name}: error: {without_credentials(message)}", file=sys.stderr, flush=True)
-    sys.exit(EXIT_STATUS)
+    sys.exit(2)  # as argparse does
 
 
-def check_launch(training_args: "TrainingArguments") -> None:
+def check_launch(training_args: "transformers.TrainingArguments") -> None:
     """
     Refuse launched processes that do not train together, and `--deepspeed` without a launcher. `accelerate launch
     --multi_gpu` on a machine without GPUs starts several that train alone, unless the script gets `--use_cpu true`.
@@ -95,7 +100,7 @@ def check_launch(training_args: "TrainingArguments") -> None:
         )
 
 
-def set_up(training_args: "TrainingArguments") -> None:
+def set_up(training_args: "transformers.TrainingArguments") -> None:
     """
     Set up logging, check the launch, and give each run of a W&B sweep a folder of its own.
 
@@ -140,7 +145,7 @@ class _Formatter(logging.Formatter):
         return without_credentials(super().format(record))
 
 
-def check_run_arguments(model_args: "ModelArguments", training_args: "TrainingArguments") -> None:
+def check_run_arguments(model_args: ModelArguments, training_args: "transformers.TrainingArguments") -> None:
     """
     Check the arguments of a run before anything is loaded, and complete them: `--eval_on_start` sets `--do_eval` as
     well, a model from scratch has a learning rate of its own, and an adapter an optimizer of its own.
@@ -157,3 +162,104 @@ def check_run_arguments(model_args: "ModelArguments", training_args: "TrainingAr
         training_args.use_adapter_optimizer()
     if training_args.do_train and is_from_scratch and training_args.use_scratch_learning_rate():
         logger.info(f"The learning rate of a model from scratch is {training_args.learning_rate:g} by default.")
+
+
+# ---- Signals (during training, see `training.checkpoints.stopping`) ------------------------------------------------
+
+
+class Interrupted(SystemExit):
+    """Raised if a signal ended the run. Its status is `REQUEUE_STATUS`, its `message` says how to go on."""
+
+    def __init__(self, message: str):
+        super().__init__(REQUEUE_STATUS)
+        self.message = message
+
+
+@contextlib.contextmanager
+def end_on_signals() -> Iterator[None]:
+    """
+    Run a script so that it ends with one message and leaves no process behind.
+
+    - SIGTERM and SIGUSR1 end it with the status `REQUEUE_STATUS`. During training, a checkpoint is saved first.
+    - Ctrl-C ends it with the status 130.
+    - If its launcher (`accelerate launch`, `torchrun`) is killed, it ends, too (on Linux).
+    - If one of several processes fails, it ends at once, so that the launcher ends the others.
+    """
+    _end_with_launcher()
+    with handle_signals(_interrupt):
+        try:
+            yield
+        except KeyboardInterrupt:
+            advice = "Run the same command again: it continues from its last checkpoint, if there is one."
+            _end_process(128 + signal.SIGINT, f"Interrupted by Ctrl-C: nothing was saved. {advice}")
+        except Interrupted as interrupt:
+            _end_process(REQUEUE_STATUS, interrupt.message)
+        except BaseException as error:
+            if dist.is_initialized():
+                if not isinstance(error, SystemExit):
+                    traceback.print_exc()
+                status = getattr(error, "code", 1)
+                _exit(status if isinstance(status, int) else 1)
+            raise
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    name = signal.Signals(signum).name
+    raise Interrupted(f"Ended by {name} outside of training. Run the same command again to continue.")
+
+
+def _end_process(status: int, message: str) -> None:
+    """Print a message on the first process and end this process."""
+    for signum in (signal.SIGINT, *STOP_SIGNALS):
+        signal.signal(signum, signal.SIG_IGN)  # a launcher signals the others when the first process has ended
+    if os.environ.get("RANK", "0") == "0":
+        print(f"\n{message} (Exit status {status}.)", file=sys.stderr, flush=True)
+    _exit(status)
+
+
+def _exit(status: int) -> None:
+    if not dist.is_initialized():
+        sys.exit(status)
+    # Freeing the process group while others wait for it can hang. So run the exit functions (checkpoints, W&B) and
+    # skip the rest, as `multiprocessing` does.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _end_with_launcher() -> None:
+    """Let this process end when its launcher does: on Linux, the kernel then sends it a SIGTERM."""
+    if sys.platform == "linux" and SET_BY_LAUNCHERS & os.environ.keys():
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        try:  # the launcher answers where the processes meet, unless it was killed during the imports
+            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            socket.create_connection(address, timeout=10).close()
+        except ConnectionRefusedError:
+            _end_process(1, "The launcher of this process was killed before training began.")
+        except OSError:
+            pass  # a wrong address is reported where it is used
+
+
+@contextlib.contextmanager
+def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGTERM and SIGUSR1 of this process, not of its children. No effect outside of the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process = os.getpid()
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            handler(signum, frame)
+        else:  # a child process inherited the handler
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+
+    previous = {signum: signal.signal(signum, handle) for signum in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, former in previous.items():
+            signal.signal(signum, former)

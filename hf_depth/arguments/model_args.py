@@ -6,16 +6,14 @@ from collections.abc import Iterable, Sized
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import transformers
 from transformers.hf_argparser import HfArg
 
 from ..credentials import is_hub_name
 from ..errors import UserError
 from ..ranges import SIZE_FIELDS, SIZES, Range, check_ranges
-
-if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
-    from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +104,7 @@ class ModelArguments:
             if not is_hub_name(self.model_name_or_path):
                 raise UserError(f"{flag}: there is no such folder.")
         elif not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
-            from transformers.trainer_utils import get_last_checkpoint
-
-            last = get_last_checkpoint(folder)
+            last = transformers.trainer_utils.get_last_checkpoint(folder)
             advice = f"its last checkpoint is {last}" if last else "name the folder of a saved model"
             raise UserError(f"{flag} has no config.json: {advice}.")
 
@@ -131,7 +127,7 @@ class ModelArguments:
         common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation}
         return {"name_or_config": source} | common | self.hub_arguments | changes
 
-    def load_model(self, tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedModel":
+    def load_model(self, tokenizer: "transformers.PreTrainedTokenizerBase") -> "transformers.PreTrainedModel":
         """The model that the arguments describe, by [`load_model`]; with `use_peft` in a `peft.PeftModel`."""
         from ..models.adapters import add_lora
         from ..models.loading import load_config, load_model
@@ -149,17 +145,16 @@ class ModelArguments:
             target_modules=targets and re.split(r"[,+\s]+", targets.strip()),
         )
 
-    def quantization_config(self) -> "BitsAndBytesConfig | None":
+    def quantization_config(self) -> "transformers.BitsAndBytesConfig | None":
         """How a checkpoint is loaded with `load_in_4bit` or `load_in_8bit`."""
         if not (self.load_in_4bit or self.load_in_8bit):
             return None
         import torch
-        from transformers import BitsAndBytesConfig
 
         four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16} if self.load_in_4bit else {}
-        return BitsAndBytesConfig(load_in_4bit=self.load_in_4bit, load_in_8bit=self.load_in_8bit, **four)
+        return transformers.BitsAndBytesConfig(load_in_4bit=self.load_in_4bit, load_in_8bit=self.load_in_8bit, **four)
 
-    def load_tokenizer(self, of_data: str | None = None) -> "PreTrainedTokenizerBase | None":
+    def load_tokenizer(self, of_data: str | None = None) -> "transformers.PreTrainedTokenizerBase | None":
         """
         The tokenizer that the arguments name, with sentence tokens for a DEPTH model; `None` if one is to be trained.
         For a model from scratch, `of_data` is the folder of the one by which the data were prepared.
@@ -173,8 +168,8 @@ class ModelArguments:
         return None if name is None else self._with_sentence_tokens(load_tokenizer(name, **self.hub_arguments))
 
     def train_tokenizer(
-        self, texts: Iterable[str | None], training_args: "TrainingArguments"
-    ) -> "PreTrainedTokenizerBase":
+        self, texts: Iterable[str | None], training_args: "transformers.TrainingArguments"
+    ) -> "transformers.PreTrainedTokenizerBase":
         """
         A vocabulary trained on texts by the first process, and read from `output_dir` by all; with
         `save_on_each_node` by the first one of each node. The same texts give the same vocabulary.
@@ -194,7 +189,9 @@ class ModelArguments:
                 train_tokenizer(_some(texts), vocab_size, folder, allow_fewer=self.vocab_size is None)
         return self._with_sentence_tokens(load_tokenizer(folder))
 
-    def _with_sentence_tokens(self, tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedTokenizerBase":
+    def _with_sentence_tokens(
+        self, tokenizer: "transformers.PreTrainedTokenizerBase"
+    ) -> "transformers.PreTrainedTokenizerBase":
         """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
         from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens
 

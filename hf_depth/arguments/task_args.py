@@ -8,7 +8,7 @@ from transformers.hf_argparser import HfArg
 
 from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, Range, check_ranges
-from .data_args import FILE_FLAGS, SHARED_RANGES
+from .data_args import FILE_FLAGS, RANGES
 from .model_args import ModelArguments
 from .parser import parse_arguments
 
@@ -18,13 +18,9 @@ if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `
 
 ALL_TASKS = "all"
 
-# Those of the options of loaders are checked by the loader.
-RANGES = SHARED_RANGES | {
-    "max_source_length": Range(least=8),
-    "max_target_length": Range(least=2),
-    "mixing_temperature": AT_LEAST_ONE,
-    "mixing_maximum": AT_LEAST_ONE,
-}
+# Beside those that both scripts have; those of the options of loaders are checked by the loader.
+TASK_RANGES = RANGES | dict.fromkeys(("mixing_temperature", "mixing_maximum"), AT_LEAST_ONE)
+TASK_RANGES |= {"max_source_length": Range(least=8), "max_target_length": Range(least=2)}
 
 
 @dataclass
@@ -81,7 +77,7 @@ class TaskArguments:
         from ..data.sentences import get_sentence_splitter
         from ..tasks.loading import LOADERS
 
-        check_ranges(self, RANGES)
+        check_ranges(self, TASK_RANGES)
         get_sentence_splitter(self.sentence_language)  # raises if there are no rules for it
         for loader in LOADERS.values():
             loader.options(**self._options(loader.option_names))  # raises if a value is wrong

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from ..arguments.signals import STOP_SIGNALS
+from ..arguments.launch import STOP_SIGNALS
 
 WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}
 

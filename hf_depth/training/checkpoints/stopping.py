@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from transformers import TrainerCallback
 
-from ...arguments.signals import Interrupted, handle_signals
+from ...arguments.launch import Interrupted, handle_signals
 
 if TYPE_CHECKING:
     from ..trainer import DepthTrainer
