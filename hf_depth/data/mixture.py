@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 Statistics = dict[str, int]  # of prepared examples, see `preprocessing.dataset_statistics`
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
 MOST_REPEATS = 100  # an epoch may have at most so many times the examples of all sources
+MANY_PASSES = 10  # over one source in an epoch, above which there is a warning
 DRAWS_AT_ONCE = 1000  # each block of draws has its own generator
 
 # A name is part of names of metrics: `eval_novels_loss`, `novels/tokens`. Names such as `sentence` are refused, as
@@ -338,8 +339,13 @@ class MixtureDataset(torch.utils.data.Dataset):
         self._sources = _sources_of_an_epoch(self._sizes, probabilities, seed, mixing.stopping_strategy)
         self._num_drawn = np.bincount(self._sources, minlength=len(examples))  # in an epoch: (num_sources,)
         self._places = np.empty(len(self._sources), np.int64)  # places within their sources: (len(self),)
-        for source, number in enumerate(self._num_drawn):
+        for source, number in enumerate(self._num_drawn.tolist()):
             self._places[self._sources == source] = np.arange(number)
+            if number > MANY_PASSES * self._sizes[source]:
+                logger.warning(
+                    f"An epoch of the mixture reads {self.source_names[source]!r} {number / self._sizes[source]:.0f} "
+                    "times. Lower its `weight`, or add text to it."
+                )
         random = np.random.default_rng([seed % 2**64, len(examples)])
         # Shuffled, as `first_exhausted` would otherwise leave out the ends of files.
         self._orders = [random.permutation(size) for size in self._sizes]

@@ -89,6 +89,11 @@ class PassTest(parameterized.TestCase):
             mix_examples(sources, Mixing(weights, 0.01, strategy))
         with self.assertRaisesRegex(ValueError, "An epoch of the mixture would have about 7e.07 examples"):
             mix_examples(sources, Mixing({"a": 1e7, "b": 1}, 1.0, strategy))
+        if strategy == "all_exhausted":
+            with self.assertLogs("hf_depth.data.mixture", "WARNING") as logs:
+                mix_examples(sources, Mixing({"a": 1, "b": 40}, 1.0, strategy))
+            self.assertRegex(logs.output[0], r"An epoch of the mixture reads 'b' \d{3} times. Lower its `weight`")
+            self.assertLen(logs.output, 1)
         self.assertLen(mix_examples(sources, Mixing(weights, 0.01, "first_exhausted")), 30)
 
     @parameterized.parameters("first_exhausted", "all_exhausted", "all_exhausted_without_replacement")

@@ -34,6 +34,7 @@ from hf_depth.data.tokenization import (
     eosen_token_id,
     load_tokenizer,
     mode_token_id,
+    sentence_fields,
     sentence_token_ids,
     sentinel_token_ids,
     train_tokenizer,
@@ -70,14 +71,8 @@ class SentenceTokensTest(parameterized.TestCase):
 
 def tiny_depth_model(**changes) -> DepthForConditionalGeneration:
     """A model that fits `TOKENIZER` but for the changes."""
-    ids = sentence_token_ids(TOKENIZER)
-    fitting = {
-        "vocab_size": len(TOKENIZER),
-        "first_sentence_token_id": int(ids[0]),
-        "num_sentence_tokens": len(ids),
-        "eosen_token_id": eosen_token_id(TOKENIZER),
-    }
-    return DepthForConditionalGeneration(DepthConfig(**{**TINY, **fitting, **changes}))
+    fitting = {"vocab_size": len(TOKENIZER), **sentence_fields(TOKENIZER)}
+    return DepthForConditionalGeneration(DepthConfig(**TINY | fitting | changes))
 
 
 class CheckSentenceTokensTest(parameterized.TestCase):
