@@ -117,9 +117,8 @@ def _with_validation(
     if not 0 <= validation_split_percentage < 100:
         raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
-        corpus = corpus | hold_out(
-            corpus["train"], {"validation": validation_split_percentage}, split_seed, text_column
-        )
+        percentages = {"validation": validation_split_percentage}
+        corpus = corpus | hold_out(corpus["train"], percentages, split_seed, text_column)
     if isinstance(next(iter(corpus.values())), IterableDataset):
         return IterableDatasetDict(corpus)
     for name, documents in corpus.items():

@@ -249,19 +249,21 @@ class _CorruptionCollator:
         """The columns of a batch of rows with so many examples each: int64, shape `(num_rows,)`."""
         first = run_starts(num_examples)  # (num_rows,): of the examples of each row
         numbers = np.arange(1, len(inputs[1]) + 1) - np.repeat(first, num_examples)  # (num_separate,)
-        sources, targets_ = (np.add.reduceat(lengths, first) for _, lengths in (inputs, targets))  # (num_rows,) each
+        source_lengths, target_lengths = (
+            np.add.reduceat(lengths, first) for _, lengths in (inputs, targets)
+        )  # (num_rows,) each
         most_source = self.packed_source_length or self.max_source_length
         most_target = self.packed_target_length or self.max_target_length
         told = "The examples of row {index} of the batch have {needed} tokens together"
-        _check_fit(sources, "packed_source_length", most_source, told)
-        _check_fit(targets_, "packed_target_length", most_target, told)
-        input_ids, attention_mask = self._pad((inputs[0], sources), most_source, self.tokenizer.pad_token_id)
+        _check_fit(source_lengths, "packed_source_length", most_source, told)
+        _check_fit(target_lengths, "packed_target_length", most_target, told)
+        input_ids, attention_mask = self._pad((inputs[0], source_lengths), most_source, self.tokenizer.pad_token_id)
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
-            "labels": self._pad((targets[0], targets_), most_target, IGNORED_LABEL)[0],
-            "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), sources), most_source, 0)[0],
-            "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), targets_), most_target, 0)[0],
+            "labels": self._pad((targets[0], target_lengths), most_target, IGNORED_LABEL)[0],
+            "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), source_lengths), most_source, 0)[0],
+            "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), target_lengths), most_target, 0)[0],
         }
 
 

@@ -131,13 +131,17 @@ class _DepthObjective(Objective):
             )
 
     def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
-        names = ("max_target_length", "mlm_probability", "mean_noise_span_length", "max_sentences", "min_sentences")
         return DepthPreprocessor(
             self.tokenizer,
-            self.max_text_length,
-            **{name: getattr(self, name) for name in (*names, "units")},
+            max_source_length=self.max_text_length,
+            max_target_length=self.max_target_length,
+            mlm_probability=self.mlm_probability,
+            mean_noise_span_length=self.mean_noise_span_length,
+            max_sentences=self.max_sentences,
             text_column=text_column,
             language=self.sentence_language,
+            min_sentences=self.min_sentences,
+            units=self.units,
             metadata=self.metadata_encoder,
         )
 
