@@ -460,11 +460,11 @@ class _ShardWriter:
         return {"name": name, "shard": json.dumps(shard)}
 
     def _write(self, path: Path, documents: dict[str, list], digest: str) -> Shard:
-        number = len(documents[self.preprocessor.text_column])
+        number, features = len(documents[self.preprocessor.text_column]), self.preprocessor.features.arrow_schema
         tables = []
         for start in range(0, number, self.documents_at_once):
             batch = {name: values[start : start + self.documents_at_once] for name, values in documents.items()}
-            tables.append(pa.Table.from_pydict(self.preprocessor(batch), schema=self.schema))
+            tables.append(pa.Table.from_pydict(self.preprocessor(batch), schema=features).cast(self.schema))
         table = pa.concat_tables(tables).combine_chunks()
         dropped = number - pc.sum(table["num_documents"], min_count=0).as_py()
         counts = {"documents": number, "documents_dropped": dropped}
