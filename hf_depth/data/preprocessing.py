@@ -301,8 +301,7 @@ def depth_capacities(
     where not even one token per sentence fits; `ValueError` if that is at once.
     """
     num_sentences = np.arange(1, max_sentences + 1)[:, None]  # (max_sentences, 1)
-    # The input keeps `1 - mlm_probability` of the tokens, so that no more than these can fit.
-    num_tokens = np.arange(1, int(max_source_length / (1 - (mlm_probability or 0))) + 3)  # (most_tokens,)
+    num_tokens = np.arange(1, max_source_length + max_target_length + 1)  # each is in the input or in the target
     counts = (np.maximum(num_tokens, num_sentences), num_sentences)
     if mlm_probability is None:
         source_lengths, target_lengths = depth_prefix_lengths(*counts)
