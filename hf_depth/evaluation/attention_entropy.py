@@ -26,16 +26,12 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
     It is divided by `ln n`, and averaged over heads and queries. Padding and queries with fewer than 8 keys do not
     count. An untrained T5 is near 1, one whose updates were too large for its attention near 0.
 
-    Args:
-        model (`PreTrainedModel`): any encoder-decoder of transformers, in evaluation mode. It runs once, with eager
-            attention, and gets its own implementation back.
-        batch (`Mapping`): `input_ids` (B, S), `labels` (B, T), and perhaps `attention_mask` (B, S) and `skip_logits`.
-            Only the first rows of a large batch are read, with 4 million weights in a layer.
+    `model` is any encoder-decoder of transformers, in evaluation mode. It runs once, with eager attention, and gets
+    its own implementation back. `batch` has `input_ids` (B, S), `labels` (B, T), and perhaps `attention_mask` (B, S)
+    and `skip_logits`. Only its first rows are read, with 4 million weights in a layer.
 
-    Returns:
-        `dict[str, float]`: in [0, 1] for each layer, such as `attention_entropy_cross_0` (decoder to encoder).
-        `attention_entropy` is the least of all, or NaN if no query has 8 keys. Weights of other shapes than
-        (B, H, Q, K) are left out.
+    The names are those of layers, such as `attention_entropy_cross_0` (decoder to encoder). `attention_entropy` is the
+    least of all, or NaN if no query has 8 keys. Weights of other shapes than (B, H, Q, K) are left out.
 
     Source: Zhai et al. (2023), "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", arXiv
     2303.06296, section 3; here divided by the maximum.

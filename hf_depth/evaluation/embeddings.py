@@ -8,17 +8,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sentences import get_sentence_splitter
-from ..data.tokenization import (
-    TextEncoder,
-    check_sentence_tokens,
-    encode_sentences,
-    eosen_token_id,
-    layout_document,
-    sentence_token_ids,
-)
+from ..data.tokenization import TextEncoder, check_sentence_tokens, encode_sentences, sentence_token_ids
 from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
-from .inference import check_has_order, encode_documents, in_batches, not_finite, padded
+from .inference import check_has_order, encode_documents, in_batches, lay_out, not_finite, padded
 
 
 def sentence_embeddings(
@@ -96,14 +89,13 @@ def _lay_out(model, tokenizer, number: int, sentences: Sequence[list[int]]) -> t
     if not has_sentence_tokens(model.config):
         owners = [place for place, ids in enumerate(sentences) for _ in ids]
         return [*(token_id for ids in sentences for token_id in ids), tokenizer.eos_token_id], [*owners, -1]
-    tokens = sentence_token_ids(tokenizer)
-    if len(sentences) > len(tokens):
+    if len(sentences) > (most := len(sentence_token_ids(tokenizer))):
         raise UserError(
-            f"Document {number} has {len(sentences)} sentences, but the model has {len(tokens)} sentence tokens. Give "
-            "it as several documents."
+            f"Document {number} has {len(sentences)} sentences, but the model has {most} sentence tokens. Give it as "
+            "several documents."
         )
     owners = [owner for place, ids in enumerate(sentences) for owner in (-1, place, *[place] * len(ids))]
-    return layout_document(sentences, tokens, eosen_token_id(tokenizer), tokenizer.eos_token_id), [*owners, -1, -1]
+    return lay_out(tokenizer, [sentences])[0], [*owners, -1, -1]
 
 
 def _embed(

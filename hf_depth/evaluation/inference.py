@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.tokenization import TextEncoder
+from ..data.tokenization import TextEncoder, eosen_token_id, layout_document, sentence_token_ids
 from ..errors import UserError
 from ..models.stock import check_length, number_of_places
 from ..ranges import AT_LEAST_ONE
@@ -86,6 +86,12 @@ def encode_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Seq
                 f"Sentence {place} of document {number} is empty: {text!r:.80} has no token. Leave it out."
             )
     return found
+
+
+def lay_out(tokenizer: PreTrainedTokenizerBase, documents: Iterable[Sequence[list[int]]]) -> list[list[int]]:
+    """Return what the encoder of a DEPTH model reads, from the token ids of each sentence of each document."""
+    marks = sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
+    return [layout_document(sentences, *marks) for sentences in documents]
 
 
 def not_finite(what: str, model: PreTrainedModel | None = None) -> FloatingPointError:

@@ -46,13 +46,10 @@ def score_labels(
     The model should be in evaluation mode, and out of the wrapper of a distributed run.
 
     Args:
-        model (`PreTrainedModel`): a DEPTH model, our T5 or any other encoder-decoder.
-        input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`): the encoder input.
-        attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*): non-zero on real tokens.
-        label_ids (`torch.LongTensor` of shape `(num_labels, label_length)`):
-            The labels, see [`encode_labels`]. Each ends in `</s>`, and is padded behind with -100.
-        length_normalized (`bool`, *optional*, defaults to `False`):
-            Divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
+        model: a DEPTH model, our T5 or any other encoder-decoder.
+        input_ids, attention_mask: what the encoder reads, of shape `(batch_size, source_length)`.
+        label_ids: of shape `(num_labels, label_length)`, see [`encode_labels`].
+        length_normalized: divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
 
     Raises `ValueError` under PEFT's prefix tuning, whose virtual tokens the mask of the labels leaves out.
     """
@@ -66,12 +63,9 @@ def score_labels(
     max_logits = MAX_CPU_LOGITS if input_ids.device.type == "cpu" else MAX_LOGITS
     examples = max(1, max_logits // (longest * vocabulary_size(model.config)))
 
-    scores = []
-    for start in range(0, len(input_ids), examples):
-        part = slice(start, start + examples)
-        mask = None if attention_mask is None else attention_mask[part]
-        scores.append(_score_rows(model, input_ids[part], mask, rows))
-    scores = torch.cat(scores)
+    masks = [None] * len(input_ids) if attention_mask is None else attention_mask.split(examples)
+    parts = zip(input_ids.split(examples), masks, strict=False)
+    scores = torch.cat([_score_rows(model, ids, mask, rows) for ids, mask in parts])
     return scores / lengths.to(scores.device) if length_normalized else scores
 
 
@@ -84,21 +78,19 @@ def check_finite_scores(scores: np.ndarray | Sequence[Sequence[float]], model: P
 def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:
     """Return the scores (B, C) of all labels for a few examples. Only the first row of labels runs the encoder."""
     scores, encoder_outputs = [], None
-    shares_rows = _labels_share_rows(model)
+    shares_rows, batch_size = _labels_share_rows(model), len(input_ids)
     if not shares_rows:  # each family has its own kind of output
         encoder_outputs = model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)
     for row in rows:
-        batch_size = len(input_ids)
         decoder_input_ids = row["decoder_input_ids"].expand(batch_size, -1)
+        mask = _own_label_mask(model, decoder_input_ids, row["label_index"]) if shares_rows else None
         outputs = model(
             # A DEPTH model finds the sentence tokens in them, also where it is given the encoder's output.
             input_ids=input_ids,
             attention_mask=attention_mask,
             encoder_outputs=encoder_outputs,
             decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=(
-                _own_label_mask(model, decoder_input_ids, row["label_index"]) if shares_rows else None
-            ),
+            decoder_attention_mask=mask,
             use_cache=False,
         )
         if encoder_outputs is None:

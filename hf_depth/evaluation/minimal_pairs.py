@@ -26,17 +26,11 @@ from datasets import get_dataset_config_names, load_dataset
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.tokenization import (
-    check_sentence_tokens,
-    eosen_token_id,
-    layout_document,
-    sentence_token_ids,
-    sentinel_token_ids,
-)
+from ..data.tokenization import check_sentence_tokens, sentinel_token_ids
 from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import decoder_inputs
-from .inference import encode_documents, in_batches, not_finite, padded
+from .inference import encode_documents, in_batches, lay_out, not_finite, padded
 
 SCORES = ("spans", "difference", "prefix")
 BENCHMARKS = {"blimp": "nyu-mll/blimp"}  # data sets of the Hub; each of their configurations is a task
@@ -109,12 +103,11 @@ def score_minimal_pairs(
     Return the log-probability of each sentence of each pair, in nats: float64, `(num_pairs, 2)`.
 
     Args:
-        model (`PreTrainedModel`): an encoder-decoder that fills blanks: DEPTH, a T5 or another one with sentinels.
-        tokenizer (`PreTrainedTokenizerBase`): its tokenizer.
-        pairs (`Sequence[tuple[str, str]]`): the right sentence and the wrong one.
-        score (`str`, *optional*, defaults to `"spans"`): one of `SCORES`, see the module.
-        span_length (`int`, *optional*, defaults to 1): for `"spans"`, tokens of a blank.
-        batch_size (`int`, *optional*, defaults to 64): blanks of one forward pass.
+        model: an encoder-decoder that fills blanks: DEPTH, a T5 or another one with sentinels.
+        pairs: the right sentence and the wrong one.
+        score: one of `SCORES`, see the module.
+        span_length: for `"spans"`, tokens of a blank.
+        batch_size: blanks of one forward pass.
 
     Raises `ValueError` if a sentence has no token, or model and tokenizer do not fit each other. A DEPTH model takes
     no `"prefix"`, as it reads whole sentences. Raises `FloatingPointError` if a log-probability is not finite.
@@ -176,14 +169,15 @@ def fill_log_probabilities(
 
 def _rows(model, tokenizer, blanks: Sequence[Blank], has_sentinel: bool) -> list[tuple[list[int], list[int]]]:
     """Return what the encoder reads, and what the decoder writes."""
-    eos = tokenizer.eos_token_id
     sentinel = [int(sentinel_token_ids(tokenizer)[0])] if has_sentinel else []
-    rows = [([*before, *sentinel, *behind], [*sentinel, *filling]) for before, filling, behind in blanks]
-    if not has_sentence_tokens(model.config):
-        return [([*source, eos], [*target, eos]) for source, target in rows]
-    marks = sentence_token_ids(tokenizer)[:1], eosen_token_id(tokenizer), eos
-    # A target has what an input has, but for the `<eosen>` before its first sentence.
-    return [(layout_document([source], *marks), layout_document([target], *marks)[1:]) for source, target in rows]
+    sources = [[*before, *sentinel, *behind] for before, _, behind in blanks]
+    targets = [[*sentinel, *filling] for _, filling, _ in blanks]
+    if has_sentence_tokens(model.config):
+        sources, targets = (lay_out(tokenizer, [[ids] for ids in side]) for side in (sources, targets))
+        # A target has what an input has, but for the `<eosen>` before its first sentence.
+        return [(source, target[1:]) for source, target in zip(sources, targets, strict=True)]
+    eos = tokenizer.eos_token_id
+    return [([*source, eos], [*target, eos]) for source, target in zip(sources, targets, strict=True)]
 
 
 def pair_accuracy(scores: np.ndarray) -> float:

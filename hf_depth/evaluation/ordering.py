@@ -21,13 +21,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
-from ..data.tokenization import (
-    check_sentence_tokens,
-    eosen_token_id,
-    layout_document,
-    sentence_token_ids,
-    sentinel_token_ids,
-)
+from ..data.tokenization import check_sentence_tokens, sentence_token_ids, sentinel_token_ids
 from ..errors import UserError
 from ..models.configuration_depth import DepthConfig
 from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
@@ -37,6 +31,7 @@ from .inference import (
     encode_documents,
     evaluating,
     in_batches,
+    lay_out,
     not_finite,
     padded,
 )
@@ -238,12 +233,12 @@ def _encode(
                 f"least two to put in order, and no more than the {most} sentence tokens of the model."
             )
     longest = tokenizer.model_max_length if max_source_length is None else max_source_length
-    marks = sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
     encoded = []
     for number, sentences in enumerate(encode_documents(tokenizer, documents)):
         orders = _arrangements(len(sentences), num_arrangements, seed)
-        encoded.append({order: layout_document([sentences[index] for index in order], *marks) for order in orders})
-        length = len(encoded[-1][orders[0]])  # whatever the order
+        sources = lay_out(tokenizer, [[sentences[index] for index in order] for order in orders])
+        encoded.append(dict(zip(orders, sources, strict=True)))
+        length = len(sources[0])  # whatever the order
         if length > longest:
             name = "the tokenizer's `model_max_length`" if max_source_length is None else "`max_source_length`"
             raise UserError(

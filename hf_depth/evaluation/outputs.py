@@ -162,19 +162,12 @@ def before_and_after(state: TrainerState, after: Mapping[str, float], names: Seq
     """
     Return a table of the metrics of a trained model beside those of the first evaluation in the logs of its run.
     Metrics that were not measured are left out.
-
-    >>> state = TrainerState(global_step=9, log_history=[{"step": 0, "eval_loss": 6.5}, {"step": 9, "eval_loss": 2.0}])
-    >>> print(before_and_after(state, {"eval_loss": 2.0}, ["eval_loss"]))
-               before   after
-    eval_loss  6.5000  2.0000
     """
     columns = {"evaluation": after}
     first = next((log for log in state.log_history if "eval_loss" in log), None)
     if first is not None and first["step"] < state.global_step:
         columns = {f"step {first['step']}" if first["step"] else "before": first, "after": after}
-    rows = [
-        [name, *(f"{values[name]:.4f}" if name in values else "-" for values in columns.values())]
-        for name in names
-        if name in after
-    ]
-    return aligned([["", *columns], *rows])
+    rows = [["", *columns]]
+    for name in filter(after.__contains__, names):
+        rows.append([name, *(f"{values[name]:.4f}" if name in values else "-" for values in columns.values())])
+    return aligned(rows)

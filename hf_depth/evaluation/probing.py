@@ -292,13 +292,13 @@ def probe_task(
     Fit a probe on a task's training examples, and predict others by it. The model is not changed.
 
     Args:
-        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model or a T5, and its tokenizer.
-        spec (`TaskSpec`): the task, one with classes.
-        train (`Dataset`), validation (`Dataset`, *optional*):
+        model, tokenizer: a DEPTH model or a T5, and its tokenizer.
+        spec: the task, one with classes.
+        train, validation:
             To fit the classifier, and to choose it. Without validation examples, a fifth of the others is held out.
-        evaluated (`Mapping[str, Dataset]`): the examples to predict by the names of their splits.
-        options ([`ProbeOptions`], *optional*): how examples are embedded.
-        baselines (`Sequence[str]`, *optional*): those of `BASELINES` that are fitted, too.
+        evaluated: the examples to predict by the names of their splits.
+        options: how examples are embedded.
+        baselines: those of `BASELINES` that are fitted, too.
 
     Returns one [`TaskEvaluation`] for each split: the predicted classes, and the metrics of [`compute_task_metrics`]
     with `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines.

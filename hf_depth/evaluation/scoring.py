@@ -27,22 +27,19 @@ def compute_task_metrics(
     Score predictions by the metrics of their task. Unlabeled examples are left out.
 
     Args:
-        rows (`Dataset` or `Sequence[Mapping]`): the examples, with the task's label column.
-        texts (`Sequence[str]`, *optional*): the generated texts, one per example.
-        predicted_ids (`Sequence[int]`, *optional*): instead of texts the class of each example.
-        train_label_ids (`Iterable[int]`, *optional*): those of `rows` by default; the most frequent is the majority.
+        rows: the examples, with the task's label column.
+        texts: the generated texts, one per example.
+        predicted_ids: instead of texts the class of each example.
+        train_label_ids: those of `rows` by default; the most frequent is the majority.
 
-    Returns:
-        `dict[str, float]`: each of the task's metrics, between 0 and 1 except for correlations (-1 to 1) and metrics
-        whose `scale` is 100, and
+    Returns each of the task's metrics, between 0 and 1 except for correlations (-1 to 1) and metrics whose `scale` is
+    100. If no example is labeled (GLUE's test sets), there is only `unparsed_fraction`. The others are
 
-        - `unparsed_fraction`: the share of generated texts that are none of the labels, over all examples.
-        - `majority_<metric>`: what always predicting the most frequent class gives.
-        - `chance_<metric>`: what guessing among the labels is expected to give, by the expected confusion matrix. Both
-          are 0 for numbers.
-        - for a free-form task `<metric>_<group>`, such as `rougeL_question_answering`.
-
-        If no example is labeled (GLUE's test sets), there is only `unparsed_fraction`.
+    - `unparsed_fraction`: the share of generated texts that are none of the labels, over all examples.
+    - `majority_<metric>`: what always predicting the most frequent class gives.
+    - `chance_<metric>`: what guessing among the labels is expected to give, by the expected confusion matrix. Both are
+      0 for numbers.
+    - for a free-form task `<metric>_<group>`, such as `rougeL_question_answering`.
 
     Raises `ValueError` if there is not one generated text (or class) for each example.
     """
@@ -114,15 +111,14 @@ def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Itera
 
 def _free_form_metrics(spec: TaskSpec, rows: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
     """Return scores over all examples and over those of each group."""
-    groups = [name for name in GROUP_COLUMNS if rows and name in rows[0]]
     known = [(row, targets, text) for row, text in zip(rows, texts, strict=True) if (targets := spec.targets(row))]
     if not known:
         return {}
     rows, references, texts = zip(*known, strict=True)
     members: dict[str, list[int]] = {"": list(range(len(rows)))}
-    for column in groups:
+    for column in GROUP_COLUMNS:
         for index, row in enumerate(rows):
-            if row[column]:
+            if row.get(column):
                 group = "_".join(str(row[column]).lower().split())
                 members.setdefault(f"_{group}", []).append(index)
     scores = {name: _scores(METRICS[name], texts, references, members) for name in spec.metric_names}

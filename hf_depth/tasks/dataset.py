@@ -66,15 +66,13 @@ class TaskDataset(torch.utils.data.Dataset):
     An unlabeled example has the target -100. If no example is labeled, the items have no `labels`.
 
     Args:
-        spec (`TaskSpec`): the task.
-        split (`str`): the name of the split, for reports.
-        rows (`Dataset`): the examples, with the columns of the task.
-        prepared (`Dataset`, *optional*):
+        spec: the task.
+        split: the name of the split, for reports.
+        rows: the examples, with the columns of the task.
+        prepared:
             The same examples from [`TaskPreprocessor`], in the same order. Only what runs no model needs none.
-        train_label_ids (`Sequence[int]`, *optional*):
-            The classes of the training examples. The most frequent one is the majority class.
-        config (`TaskConfig`, *optional*):
-            How the examples were prepared. [`TaskTrainer`] saves it with the model.
+        train_label_ids: the classes of the training examples. The most frequent one is the majority class.
+        config: how the examples were prepared. [`TaskTrainer`] saves it with the model.
     """
 
     spec: TaskSpec

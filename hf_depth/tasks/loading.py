@@ -43,12 +43,11 @@ class Loader:
     A function that reads the examples of a task, and what is known about it.
 
     Args:
-        load (`Callable`): called as `load(spec, files, options, split_seed=…, length=…)`, see [`load_task`].
-        options (`type`, *optional*): the dataclass of its options.
-        counts_tokens (`bool`, *optional*, defaults to `False`): whether the examples depend on `length`.
-        find_files (`Callable`, *optional*):
-            Returns the files of each split, called as `find_files(spec, files)`. No file may serve two tasks.
-        new_readers (`Mapping`, *optional*): reads files of new examples, see [`read_files`].
+        load: called as `load(spec, files, options, split_seed=…, length=…)`, see [`load_task`].
+        options: the dataclass of its options.
+        counts_tokens: whether the examples depend on `length`.
+        find_files: returns the files of each split, called as `find_files(spec, files)`. No file may serve two tasks.
+        new_readers: reads files of new examples, see [`read_files`].
     """
 
     load: Callable[..., dict[str, Dataset]]
@@ -99,13 +98,13 @@ def load_task(
     Load the examples of a task and check them.
 
     Args:
-        task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`. Its `loader` is a key of `LOADERS`.
-        files (`TaskFiles`, *optional*):
+        task: the task, or its name in `DATASET_VALS`. Its `loader` is a key of `LOADERS`.
+        files:
             Where to read. By default, the task's data set on the Hub. The discourse tasks and
             `python/module_of_passage` then use Python's documentation.
-        options (`Mapping` or a dataclass, *optional*): the loader's options, such as `DiscourseOptions`.
-        split_seed (`int`, *optional*, defaults to 42): the seed of the loader's random choices.
-        length (`Callable[[str], int]`, *optional*):
+        options: the loader's options, such as `DiscourseOptions`.
+        split_seed: the seed of the loader's random choices.
+        length:
             Counts the tokens of a text, see `TaskPreprocessor.length`. Some loaders leave out what does not fit.
         file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
 
@@ -159,8 +158,7 @@ def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str], TaskFiles]]
             if other is not task:
                 raise UserError(
                     f"The tasks {other.full_name!r} and {task.full_name!r} would both have the examples of {file}. "
-                    f"Give each its own: a `dataset_dir` with a folder for each, such as {other.name!r} and "
-                    f"{task.name!r}."
+                    f"Give a `dataset_dir` with a folder for each, such as {other.name!r} and {task.name!r}."
                 )
 
 
@@ -168,11 +166,9 @@ def read_new_examples(examples: NewExamples, spec: TaskSpec, cache_dir: str | No
     """
     Return the texts of new examples, column by column, as they are read in training. Other columns are left out.
 
-    Args:
-        examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
-            Examples with the text columns of the task or its `column_aliases`. A list of texts is joined. If the task
-            has one text column, an example may be a plain text. A path is a file as for training, or a glob.
-        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+    `examples` may also be a `pandas.DataFrame`. They have the text columns of the task or its `column_aliases`. A list
+    of texts is joined. If the task has one text column, an example may be a plain text. A path is a file as for
+    training, or a glob.
 
     >>> from hf_depth import get_task
     >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))

@@ -31,14 +31,13 @@ class TaskPreprocessor:
     the example has a column `instance` and its text ends with it, this end is cut last, from its beginning.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): any T5 tokenizer.
-        spec (`TaskSpec`): the task.
-        sentence_tokens (`bool`, *optional*):
-            Whether the model reads sentence tokens. By default, `True` if the tokenizer has them.
-        max_source_length, max_target_length (`int`, *optional*):
+        tokenizer: any T5 tokenizer.
+        spec: the task.
+        sentence_tokens: whether the model reads sentence tokens. By default, `True` if the tokenizer has them.
+        max_source_length, max_target_length:
             The maximum number of tokens, special tokens included. By default, the values of the task.
-        sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
-        seed (`int`, *optional*, defaults to 42): chooses one of several references as the target.
+        sentence_language: see [`get_sentence_splitter`].
+        seed: chooses one of several references as the target.
 
     A call returns these columns: `input_ids` and `labels` (1-D int32 arrays), `num_cut_tokens` (how many tokens of
     input and target were cut off) and `num_cut_target_tokens` (how many of the target). `labels` holds the target and
@@ -86,8 +85,7 @@ class TaskPreprocessor:
 
     @property
     def features(self) -> Features:
-        ids = List(Value("int32"))
-        number = Value("int32")
+        ids, number = List(Value("int32")), Value("int32")
         return Features({"input_ids": ids, "labels": ids, "num_cut_tokens": number, "num_cut_target_tokens": number})
 
     def length(self, text: str) -> int:
