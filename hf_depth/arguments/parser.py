@@ -28,7 +28,6 @@ OPTIONS = "KEY=VALUE,..."
 WORDS = {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}  # what `--help` calls the value of a flag
 TRANSFORMERS = "transformers' Seq2SeqTrainingArguments"
 STOCK_MODULES = ("transformers.training_args", "transformers.training_args_seq2seq")
-USAGE = "%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]"  # instead of 150 flags
 MORE = f"""\
 Beside these there are all flags of {TRANSFORMERS}, such as --output_dir, --do_train, --do_eval,
 --max_steps, --learning_rate, --per_device_train_batch_size, --eval_strategy, --save_total_limit, --bf16, --report_to.
@@ -101,9 +100,7 @@ class ScriptParser(HfArgumentParser):
     """The parser of [`parse_arguments`]. If it explains all, `--help` shows transformers' flags as well."""
 
     def __init__(self, dataclass_types: Sequence[type], description: str | None, explains_all: bool = False):
-        has_stock = any(
-            hasattr(kind, "full_class") or kind.__module__.startswith("transformers.") for kind in dataclass_types
-        )
+        has_stock = any(hasattr(one, "full_class") or "transformers." in one.__module__ for one in dataclass_types)
         groups = [one for kind in dataclass_types for one in getattr(kind, "option_groups", {}).items()]
         self.stock_names = stock_flags() if has_stock else frozenset()
         self.group_of = {name: group for group, names in groups for name in names}
@@ -115,7 +112,7 @@ class ScriptParser(HfArgumentParser):
             dataclass_types,
             description=description,
             epilog=MORE if has_stock and not explains_all else None,
-            usage=USAGE,
+            usage="%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]",  # instead of 150 flags
             formatter_class=_HelpFormatter,
             allow_abbrev=False,  # otherwise `--max_tr` would be taken as `--max_train_samples`
         )
@@ -125,7 +122,6 @@ class ScriptParser(HfArgumentParser):
             dashed = name.replace("_", "-")
             spellings = (f"--{name}", f"--{dashed}", f"--no_{name}", f"--no-{dashed}")
             self.add_argument(*spellings, dest=name, nargs="*", help=argparse.SUPPRESS)
-        self._action_groups.sort(key=lambda group: group.title == TRANSFORMERS)
 
     # ---- Making flags ----
 
@@ -179,9 +175,7 @@ class ScriptParser(HfArgumentParser):
             of_file = self._flags_of_file(path)
             self.file_flags = {name: of_file[name] for name in of_file if name not in given}
         namespace, rest = self.parse_known_args([*sum(self.file_flags.values(), []), *flags])
-        unknown = [self._unknown(flag) for flag in rest if flag.startswith("--")]
-        if unknown:
-            raise UserError("\n".join(unknown))
+        self._refuse_unknown([flag for flag in rest if flag.startswith("--")])
         if rest:
             raise UserError(f"unexpected value {rest[0]!r}: a configuration file comes first, a value after its flag")
         # A flag with several values makes a list of `None`.
@@ -232,9 +226,7 @@ class ScriptParser(HfArgumentParser):
                 entries |= {f"{name}.{key}": option for key, option in value.items()}
             else:
                 raise UserError(f"argument `--{name}` (in {path}) takes a mapping, got {value!r}")
-        unknown = [f"{self._unknown(name)} (in {path})" for name in entries if self._action(name) is None]
-        if unknown:
-            raise UserError("\n".join(unknown))
+        self._refuse_unknown([name for name in entries if self._action(name) is None], f" (in {path})")
         flags = {}
         for name, value in entries.items():
             action = self._action(name)
@@ -251,16 +243,20 @@ class ScriptParser(HfArgumentParser):
     def _action(self, name: str) -> argparse.Action | None:
         return self._option_string_actions.get(f"--{name}")
 
-    def _unknown(self, flag: str) -> str:
-        """The message for an argument that does not exist."""
-        name = flag.removeprefix("--").partition("=")[0]
+    def _refuse_unknown(self, unknown: Sequence[str], place: str = "") -> None:
+        """Name all arguments that do not exist, with those that are near."""
         names = [flag for flag in self._option_string_actions if "-" not in flag[2:] and not flag.startswith("--no_")]
         flags = {flag[2:].rpartition(".")[2]: flag for flag in names}
-        name_of_flag = name.replace("-", "_").rpartition(".")[2]
-        longer = [flag for flag in flags if flag.startswith(name_of_flag)]
-        near = difflib.get_close_matches(name_of_flag, flags, n=1, cutoff=0.85) or (longer if len(longer) == 1 else [])
-        advice = f"did you mean `{flags[near[0]]}`?" if near else "`--help_all` lists all"
-        return f"unknown argument `--{name}`: {advice}"
+        lines = []
+        for flag in unknown:
+            flag = flag.removeprefix("--").partition("=")[0]
+            name = flag.replace("-", "_").rpartition(".")[2]
+            longer = [one for one in flags if one.startswith(name)]
+            near = difflib.get_close_matches(name, flags, n=1, cutoff=0.85) or (longer if len(longer) == 1 else [])
+            advice = f"did you mean `{flags[near[0]]}`?" if near else "`--help_all` lists all"
+            lines.append(f"unknown argument `--{flag}`: {advice}{place}")
+        if lines:
+            raise UserError("\n".join(lines))
 
     def _replace_alternatives(self, values: dict[str, Any], given: Sequence[str]) -> None:
         """Forget what the file says of one source of data where a flag names another one."""
@@ -318,9 +314,10 @@ def _reader(convert: Callable[[str], Any], is_optional: bool, may_be_empty: bool
 def _help(action: argparse.Action) -> str:
     """The help text of a flag with its default."""
     text = action.help or ""
-    if action.nargs == 0 or "default" in text.lower() or action.default in (None, False):
-        return text
-    return f"{text} (required)" if action.required else f"{text} (default: %(default)s)"
+    if action.required:
+        return f"{text} (required)"
+    is_plain = action.nargs == 0 or "default" in text.lower() or action.default in (None, False)
+    return text if is_plain else f"{text} (default: %(default)s)"
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -4,12 +4,11 @@ those of transformers, which take seconds to import: `--help` does not wait for 
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from transformers.hf_argparser import HfArg
 
 from ..tasks.spec import EVALUATION_MODES
-
-BASELINES = ("bag_of_words", "from_scratch")
 
 
 @dataclass
@@ -28,10 +27,9 @@ class TrainingFlags:
     constrain_sentence_order: bool = HfArg(
         default=False, help="Also score the order that a DEPTH model generates if it must name each sentence once."
     )
-    generation_cache_implementation: str | None = HfArg(
+    generation_cache_implementation: Literal["dynamic", "static"] | None = HfArg(
         default=None,
         help="Cache of generation in evaluations (default: dynamic); static compiles the decoding on a GPU.",
-        metadata={"choices": ["dynamic", "static"]},
     )
     allow_changed_arguments: bool = HfArg(
         default=False, help="Continue a checkpoint although its run had other data or settings."
@@ -47,13 +45,10 @@ class TaskTrainingFlags(TrainingFlags):
 
     full_class = "hf_depth:TaskTrainingArguments"
 
-    prediction_mode: str = HfArg(
+    prediction_mode: Literal[EVALUATION_MODES] = HfArg(
         default="generate",
-        help=(
-            "generate: free text; score_labels: the most probable of the task's labels; probe: a small "
-            "classifier of frozen sentence embeddings, the model is not trained."
-        ),
-        metadata={"choices": list(EVALUATION_MODES)},
+        help="generate: free text; score_labels: the most probable of the task's labels; probe: a small "
+        "classifier of frozen sentence embeddings, the model is not trained.",
     )
     length_normalize_scores: bool = HfArg(
         default=False, help="score_labels: divide by the number of a label's tokens."
@@ -61,15 +56,11 @@ class TaskTrainingFlags(TrainingFlags):
     probe_layer: int | None = HfArg(
         default=None, help="probe: hidden states of this encoder layer (0: embeddings; default: last)."
     )
-    probe_pooling: str | None = HfArg(
-        default=None,
-        help="probe: state of the sentence token (default of DEPTH) or mean of the tokens (of T5).",
-        metadata={"choices": ["sentence_token", "mean"]},
+    probe_pooling: Literal["sentence_token", "mean"] | None = HfArg(
+        default=None, help="probe: state of the sentence token (default of DEPTH) or mean of the tokens (of T5)."
     )
-    probe_normalization: str = HfArg(
-        default="standardize",
-        help="probe: scale the embeddings by those of the training examples.",
-        metadata={"choices": ["standardize", "whiten", "none"]},
+    probe_normalization: Literal["standardize", "whiten", "none"] = HfArg(
+        default="standardize", help="probe: scale the embeddings by those of the training examples."
     )
     probe_read_together: bool = HfArg(
         default=False, help="probe: read the sentences of an example as one document, not one by one."
@@ -81,5 +72,5 @@ class TaskTrainingFlags(TrainingFlags):
     baselines: list[str] | None = HfArg(
         default=None,
         help="Beside the scores, those of a bag of words, and of the same training from scratch.",
-        metadata={"choices": list(BASELINES)},
+        metadata={"choices": ["bag_of_words", "from_scratch"]},
     )
