@@ -4,15 +4,16 @@ import copy
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError
 from ..evaluation.probing import BagOfWords, Probe, with_random_weights
-from ..evaluation.scoring import compute_task_metrics
+from ..evaluation.scoring import TaskEvaluation, compute_task_metrics
 from ..tasks.dataset import TaskDataset
+from ..tasks.spec import TaskSpec
 from ..tasks.splits import LoadedTask, TaskSplits
 from .inputs import by_name
 
@@ -33,57 +34,51 @@ def fit_baselines(trainer: "TaskTrainer", splits: TaskSplits, names: Sequence[st
     random weights. Validation examples choose the regularization of the one, and the learning rate of the other.
     """
     found: Scores = {}
-    for name in names:
-        if name == "bag_of_words":
-            parts = [_bag_of_words(part, trainer) for part in splits.parts]
-        else:
-            parts = [_from_scratch(trainer, splits)]
-            set_seed(trainer.args.seed)
-        for part in parts:
-            for key, scores in part.items():
-                found.setdefault(key, {}).update({f"{name}_{metric}": score for metric, score in scores.items()})
+
+    def add(name: str, spec: TaskSpec, split: str, metrics: Mapping[str, float]) -> None:
+        own = {f"{name}_{metric}": metrics[metric] for metric in spec.metric_names if metric in metrics}
+        found.setdefault((spec.benchmark, spec.name, split), {}).update(own)
+
+    if "bag_of_words" in names:
+        for part in splits.parts:
+            probe = _bag_of_words(part, trainer)
+            for split, rows in part.examples.items():
+                if split != part.spec.train_split:
+                    metrics = compute_task_metrics(part.spec, rows, predicted_ids=probe.predict(rows))
+                    add("bag_of_words", part.spec, split, metrics)
+    if "from_scratch" in names:
+        for one in _from_scratch(trainer, splits):
+            add("from_scratch", one.dataset.spec, one.dataset.split, one.metrics)
+        set_seed(trainer.args.seed)
     return found
 
 
-def _bag_of_words(part: LoadedTask, trainer: "TaskTrainer") -> Scores:
+def _bag_of_words(part: LoadedTask, trainer: "TaskTrainer") -> Probe:
     spec, examples = part.spec, part.examples
     if spec.labels is None or spec.train_split not in examples:
         raise UserError(f"The baseline bag_of_words is for tasks with labels and training examples: {spec.full_name}.")
     validation = next((examples[split] for split in spec.validation_splits if split in examples), None)
     features = BagOfWords(trainer.processing_class, spec, seed=trainer.args.seed)
-    probe = Probe(spec, features, trainer.args.seed).fit(examples[spec.train_split], validation)
-    return {
-        (spec.benchmark, spec.name, split): _own(
-            spec, compute_task_metrics(spec, rows, predicted_ids=probe.predict(rows))
-        )
-        for split, rows in examples.items()
-        if split != spec.train_split
-    }
+    return Probe(spec, features, trainer.args.seed).fit(examples[spec.train_split], validation)
 
 
-def _own(spec: Any, metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: metrics[name] for name in spec.metric_names if name in metrics}
-
-
-def _from_scratch(trainer: "TaskTrainer", splits: TaskSplits) -> Scores:
-    best, found = None, {}
+def _from_scratch(trainer: "TaskTrainer", splits: TaskSplits) -> list[TaskEvaluation]:
+    """The evaluations by the best of several trainings; of the first one where there is nothing to choose by."""
     datasets = [*by_name(splits.eval_dataset()).values(), *by_name(splits.test_datasets()).values()]
-    datasets = {dataset.key: dataset for dataset in datasets if isinstance(dataset, TaskDataset)}
-    for factor in SCRATCH_FACTORS:
-        other = _trainer_from_scratch(trainer, factor * trainer.args.learning_rate)
+    datasets = {"/".join(one.key): one for one in datasets if isinstance(one, TaskDataset)}
+    has_validation = trainer.eval_dataset is not None
+    best, found = 0.0, []
+    for factor in SCRATCH_FACTORS if has_validation else SCRATCH_FACTORS[:1]:
+        other, score = _trainer_from_scratch(trainer, factor * trainer.args.learning_rate), 0.0
         other.train()
-        has_validation = other.eval_dataset is not None
-        score = (
-            other.evaluate_tasks(other.eval_dataset, metric_key_prefix="eval")["eval_score"] if has_validation else 0.0
-        )
+        if has_validation:
+            score = other.evaluate_tasks(other.eval_dataset, metric_key_prefix="eval")["eval_score"]
         if trainer.is_world_process_zero():
             print(f"from scratch, learning rate {other.args.learning_rate:.2g}: score {score:.4f}", flush=True)
-        if best is None or score > best:
+        if not found or score > best:
             best = score
-            other.evaluate_tasks({"/".join(key): dataset for key, dataset in datasets.items()})
-            found = {key: _own(one.dataset.spec, one.metrics) for key, one in other.evaluations.items()}
-        if not has_validation:  # nothing to choose by
-            break
+            other.evaluate_tasks(datasets)
+            found = list(other.evaluations.values())
     if trainer.is_world_process_zero():
         shutil.rmtree(other.args.output_dir, ignore_errors=True)
     return found
