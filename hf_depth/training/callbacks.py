@@ -104,8 +104,8 @@ class TrainingFlow(TrainerCallback):
 
     - What is due at the end of an epoch is done at its last step (of a stream, after the pass), before the checkpoint.
       `Trainer` would save first: a run that is killed then lacks the rest.
-    - The last step is saved unless nothing is, also with `save_strategy="best"` and when training ends early, so that
-      the same command does not train again from an earlier checkpoint on.
+    - The last step is saved unless nothing is, also with `save_strategy="best"` and when training ends early. The same
+      command would train again from an earlier checkpoint on.
     - With `load_best_model_at_end`, the best model is saved also between `save_steps`.
     - Numbers are added up over the processes before a log: `trainer.log()` may be called on one of them.
     - Collator and data set are told the number of each epoch, by which they draw anew.

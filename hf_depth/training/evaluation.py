@@ -40,8 +40,8 @@ STATIC_MULTIPLE = 128
 
 class EvaluationMetrics:
     """
-    What the loops of an evaluation add up over the examples of all processes, by the prefix of their metrics, and how
-    the model attends in the first batch.
+    What the loops of an evaluation add up over the examples of all processes, by the prefix of their metrics. It also
+    has how the model attends in the first batch.
     """
 
     def __init__(self, trainer: "DepthTrainer"):

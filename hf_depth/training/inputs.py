@@ -66,11 +66,7 @@ def prepare_inputs(
         objective = _with_tokenizer(objective, tokenizer, model)
         seed = args.seed if args.data_seed is None else args.data_seed
         train_dataset = _prepared(train_dataset, "train", objective, args, seed)
-        if isinstance(eval_dataset, Mapping):
-            parts = eval_dataset.items()
-            eval_dataset = {name: _prepared(part, "validation", objective, args, seed) for name, part in parts}
-        else:
-            eval_dataset = _prepared(eval_dataset, "validation", objective, args, seed)
+        eval_dataset = _prepared(eval_dataset, "validation", objective, args, seed)
         data_collator = objective.collator(seed=seed) if data_collator is None else data_collator
         tokenizer = tokenizer or objective.tokenizer
     if isinstance(model, ModelSource):
@@ -105,11 +101,11 @@ def _with_tokenizer(
 
 
 def _prepared(dataset: Any, split: str, objective: Objective, args: TrainingArguments, seed: int) -> Any:
-    """A data set as it is, or what the objective makes of its text. A stream to train on becomes endless."""
+    """Prepared data as they are, or what the objective makes of text. A stream to train on becomes endless."""
+    if isinstance(dataset, Mapping):
+        return {name: _prepared(part, split, objective, args, seed) for name, part in dataset.items()}
     name = "train_dataset" if split == "train" else "eval_dataset"
-    if isinstance(dataset, list | tuple):
-        if dataset and all(isinstance(row, Mapping) for row in dataset):
-            return dataset
+    if isinstance(dataset, list | tuple) and not (dataset and all(isinstance(row, Mapping) for row in dataset)):
         if not dataset or not all(isinstance(text, str) for text in dataset):
             raise UserError(f"`{name}` is no list of texts: {dataset!r:.60}.")
         dataset = Dataset.from_dict({TEXT_COLUMN: list(dataset)})

@@ -86,8 +86,8 @@ class Run:
         """
         The run of `args.output_dir`, which is new or continues from a checkpoint that fits.
 
-        `describe` is its description, such as its objective and base model, or a function that returns it, given the
-        description in the checkpoint (empty for a new run).
+        `describe` is its description, such as its objective and base model. It may also be a function that returns it,
+        given the description in the checkpoint, which is empty for a new run.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise UserError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
