@@ -50,8 +50,8 @@ def evaluations_without_improvement(state: TrainerState) -> int:
 
 class RunTotals(TrainerCallback, ExportableState):
     """
-    What a run adds up from its first step on, in `trainer_state.json`: losses after `first_step`, the state of the
-    [`StepMonitor`], the counts of each source of a mixture, and how many workers read a stream.
+    What a run adds up from its first step on, in `trainer_state.json`: losses after `first_step`, and the counts of
+    each source of a mixture. It also keeps the state of the [`StepMonitor`], and how many workers read a stream.
     """
 
     def __init__(self):

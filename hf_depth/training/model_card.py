@@ -60,7 +60,7 @@ class CardContent:
 def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: Any) -> None:
     """
     Write `README.md` into `args.output_dir`; for one process alone. `model_name` is the title where the model has no
-    name on the Hub, `kwargs` are fields of [`CardContent`], which stay in the `card` of the trainer.
+    name on the Hub. `kwargs` are fields of [`CardContent`], which stay in the `card` of the trainer.
     """
     content = trainer.card or CardContent()
     told = {name: value for name, value in kwargs.items() if value is not None}

@@ -51,7 +51,7 @@ def make_schedule(
 ) -> LRScheduler:
     """
     The schedule of training arguments. `UserError` if a learning rate is not finite or above its peak, as far as a few
-    steps show; a warning if the warm-up is longer than the run, unless this is a trial.
+    steps show. It warns of a warm-up that is longer than the run, unless this is a trial.
 
     The decay of `t5_inverse_sqrt` and `warmup_stable_decay` takes a tenth of all steps, unless
     `lr_scheduler_kwargs` has `num_decay_steps`. `reduce_lr_on_plateau` and `greedy` heed `greater_is_better`.

@@ -1,6 +1,6 @@
 """
-The weighted loss of a batch, and the statistics behind the metrics of pre-training: sums over examples, which are
-added up over batches and processes before they are divided.
+The weighted loss of a batch, and the statistics behind the metrics of pre-training. These are sums over examples,
+which are added up over batches and processes before they are divided.
 """
 
 import functools
@@ -185,8 +185,9 @@ def unshuffling_statistics(
     generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
 ) -> torch.Tensor:
     """
-    What generated targets (B, G) have right, one row per example, float64: whether the example is shuffled, its number
-    of sentences, `ORDER_STATISTICS`, and which of the N positions are right. `input_ids` are (B, S), `labels` (B, T).
+    What generated targets (B, G) have right, one row per example in float64. `input_ids` are (B, S), `labels` (B, T).
+    A row has whether the example is shuffled, its number of sentences, `ORDER_STATISTICS`, and which positions are
+    right (N).
 
     - `exact` is 1 if the sentence tokens generated are those of the labels in the same order.
     - `tau_sum` is Kendall's tau between both orders, `2 * concordant pairs / pairs - 1`. A pair of which a token was
@@ -374,9 +375,9 @@ def _harmonic_number(n: torch.Tensor) -> torch.Tensor:
 class TrainingMetrics:
     """
     What is added up between two logs of a training: the components of the loss, and rates. A mixture also counts what
-    was seen of each source since the training began: the `documents` that begin in its examples, its `examples` (of
-    which a packed row holds several), their `tokens` before corruption, and its `passes`. These are rows divided by
-    their number, or complete passes of a stream as a mean over the workers of all processes.
+    was seen of each source since the training began: documents, examples (a packed row holds several), and tokens
+    before corruption. `passes` are rows divided by their number, or complete passes of a stream as a mean over the
+    workers of all processes.
 
     Sums stay on the device: no step waits for it. [`~TrainingMetrics.gather`] adds them up over the processes.
     """

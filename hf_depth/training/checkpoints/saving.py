@@ -30,9 +30,8 @@ _completion: list[Future] = []  # of the last checkpoint of this process, until 
 
 def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], None]) -> None:
     """
-    Save what `write`, the method of `Trainer`, writes to its `output_dir`: all of it, or nothing if the loss or a
-    weight is not finite (`FloatingPointError`) or the disk is full (`OSError`). All processes call this at the same
-    time.
+    Save all that `write`, the method of `Trainer`, writes to its `output_dir`. Nothing is saved if the loss or a
+    weight is not finite (`FloatingPointError`) or the disk is full (`OSError`). All processes call this together.
     """
     trainer.totals.loss = trainer._total_loss_scalar + check_losses(trainer)
     trainer.monitor.judge()
