@@ -1,4 +1,4 @@
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from hf_depth.credentials import told_command
 
@@ -18,7 +18,3 @@ class CommandTest(parameterized.TestCase):
     def test_a_secret_is_masked_as_a_whole_however_it_is_quoted(self, arguments, expected):
         told = told_command(["train.py", *arguments, "--seed", "1"])
         self.assertEqual(told, f"python train.py {expected} --seed 1")
-
-
-if __name__ == "__main__":
-    absltest.main()

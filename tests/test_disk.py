@@ -6,19 +6,17 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from safetensors.torch import save_file
 
 from hf_depth.disk import is_full_disk, replace_text
 
 
-class DiskTestCase(parameterized.TestCase):
+class DiskTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
-
-class FilesTest(DiskTestCase):
     def test_a_text_is_there_as_a_whole_or_as_it_was(self):
         path = self.folder / "all_results.json"
         replace_text(path, "before")
@@ -40,8 +38,6 @@ class FilesTest(DiskTestCase):
             replace_text(path, "of this one")
         self.assertEqual([(one.name, one.read_text()) for one in path.parent.iterdir()], [(path.name, "of this one")])
 
-
-class FullDiskTest(DiskTestCase):
     @parameterized.parameters("safetensors", "text")
     def test_a_file_that_cannot_grow_is_told_from_other_errors(self, how):
         path = self.folder / "large"
@@ -75,7 +71,3 @@ class FullDiskTest(DiskTestCase):
         self.assertFalse(is_full_disk(error, self.folder))
         with mock.patch("shutil.disk_usage", return_value=mock.Mock(free=4096)):
             self.assertTrue(is_full_disk(error, self.folder))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -12,10 +12,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import Field
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
+import transformers
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
@@ -27,7 +28,10 @@ CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 OPTIONS = "KEY=VALUE,..."
 WORDS = {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}  # what `--help` calls the value of a flag
 TRANSFORMERS = "transformers' Seq2SeqTrainingArguments"
-STOCK_MODULES = ("transformers.training_args", "transformers.training_args_seq2seq")
+STOCK_CLASSES = {
+    "TrainingArguments": "transformers.training_args",
+    "Seq2SeqTrainingArguments": "transformers.training_args_seq2seq",
+}
 MORE = f"""\
 Beside these there are all flags of {TRANSFORMERS}, such as --output_dir, --do_train, --do_eval,
 --max_steps, --learning_rate, --per_device_train_batch_size, --eval_strategy, --save_total_limit, --bf16, --report_to.
@@ -87,13 +91,16 @@ def full_classes(dataclass_types: Sequence[type]) -> tuple[type, ...]:
 @functools.cache
 def stock_flags() -> frozenset[str]:
     """The names of transformers' training arguments, read from their source: to import them takes seconds."""
-    found = set()
-    for module in STOCK_MODULES:
-        tree = ast.parse(importlib.util.find_spec(module).loader.get_source(module))
-        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-        fields = [node.target.id for kind in classes for node in kind.body if isinstance(node, ast.AnnAssign)]
-        found |= {name for name in fields if not name.startswith("_")}
-    return frozenset(found)
+    found: dict[str, ast.ClassDef] = {}
+    for name, module in STOCK_CLASSES.items():
+        spec = importlib.util.find_spec(module)
+        nodes = ast.parse(spec.loader.get_source(module)).body if spec is not None else ()
+        found |= {node.name: node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name}
+    bases = {ast.unparse(base) for kind in found.values() for base in kind.bases}
+    if len(found) < len(STOCK_CLASSES) or not bases <= found.keys():  # a version with fields in other places
+        return frozenset(item.name for item in fields(transformers.Seq2SeqTrainingArguments) if item.init)
+    names = (node.target.id for kind in found.values() for node in kind.body if isinstance(node, ast.AnnAssign))
+    return frozenset(name for name in names if not name.startswith("_"))
 
 
 class ScriptParser(HfArgumentParser):

@@ -121,22 +121,17 @@ class RunScriptTest(parameterized.TestCase):
 
 
 class CheckLaunchTest(parameterized.TestCase):
-    @parameterized.parameters(("1", 1), ("8", 8))
-    def test_processes_of_one_group_pass(self, launched, world_size):
-        with mock.patch.dict("os.environ", {"WORLD_SIZE": launched}):
-            check_launch(SimpleNamespace(world_size=world_size, deepspeed=None))
-
-    def test_processes_that_train_alone_are_stopped(self):
-        with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
-            with self.assertRaisesRegex(ValueError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
-                check_launch(SimpleNamespace(world_size=1, output_dir="runs/1"))
-
-    def test_deepspeed_without_a_launcher_is_refused(self):
-        args = SimpleNamespace(world_size=1, deepspeed="zero3.json")
-        with mock.patch.dict("os.environ", {"RANK": "0"}):
-            check_launch(args)
-            del os.environ["RANK"]
-            with self.assertRaisesRegex(ValueError, "`--deepspeed` needs a launcher.*torchrun"):
+    @parameterized.parameters(
+        ({"WORLD_SIZE": "1"}, 1, None, None),
+        ({"WORLD_SIZE": "8"}, 8, None, None),
+        ({"WORLD_SIZE": "2"}, 1, None, "2 processes.*would write to runs/1.*`--use_cpu true`"),
+        ({"RANK": "0"}, 1, "zero3.json", None),
+        ({}, 1, "zero3.json", "`--deepspeed` needs a launcher.*torchrun"),
+    )
+    def test_processes_that_train_alone_are_stopped(self, environment, world_size, deepspeed, message):
+        args = SimpleNamespace(world_size=world_size, deepspeed=deepspeed, output_dir="runs/1")
+        with mock.patch.dict("os.environ", environment, clear=True):
+            with self.assertRaisesRegex(ValueError, message) if message else contextlib.nullcontext():
                 check_launch(args)
 
 

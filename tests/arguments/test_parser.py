@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
+from unittest import mock
 
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
@@ -225,6 +226,10 @@ class ParseArgumentsTest(ArgumentsTestCase):
     def test_the_flags_of_transformers_are_known_without_their_import(self):
         names = {item.name for item in fields(Seq2SeqTrainingArguments) if item.init}
         self.assertEqual(parser.stock_flags(), names)
+        # In a version that defines the classes elsewhere, or in parts, they are imported.
+        for places in ({"TrainingArguments": "transformers.gone"}, {"ScriptParser": "hf_depth.arguments.parser"}):
+            with mock.patch.object(parser, "STOCK_CLASSES", places):
+                self.assertEqual(parser.stock_flags.__wrapped__(), names)
         for flag in ("--dataloader_pin_memory", "--no_dataloader_pin_memory", "--seed=3", "--no-save-only-model"):
             parser.ScriptParser([TaskTrainingFlags], "").read([flag])
 
