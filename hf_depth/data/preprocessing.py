@@ -69,17 +69,14 @@ class Preprocessor:
         """The columns of all windows; `parts` are the lengths of what no unit leaves, by window."""
         windows = columns["input_ids"]
         if self.units is not None:
+            columns["unit_lengths"] = []
+        if self.units is not None and windows:
             parts = [np.asarray(part, np.int64) for part in parts]
-            columns["unit_lengths"] = _unit_lengths(self.units, windows, parts) if windows else []
+            lengths, counts = self.units(np.concatenate(windows), np.concatenate(parts))
+            owners = np.repeat(np.arange(len(windows)), list(map(len, parts)))  # (num_parts,)
+            ends = np.cumsum(np.bincount(owners, counts, minlength=len(windows)).astype(np.int64))  # (num_windows,)
+            columns["unit_lengths"] = np.split(lengths.astype(np.int32), ends[:-1])  # (num_units,) each
         return columns | (self.metadata(batch, num_windows) if self.metadata else {})
-
-
-def _unit_lengths(units: UnitFinder, windows: list[np.ndarray], parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Lengths of the units of each window: int32, `(num_units,)`."""
-    lengths, counts = units(np.concatenate(windows), np.concatenate(parts))
-    owners = np.repeat(np.arange(len(windows)), list(map(len, parts)))  # (num_parts,)
-    ends = np.cumsum(np.bincount(owners, counts, minlength=len(windows)).astype(np.int64))  # (num_windows,)
-    return np.split(lengths.astype(np.int32), ends[:-1])
 
 
 @dataclass
