@@ -220,8 +220,8 @@ def describe_documents(
 ) -> dict[str, Any]:
     """
     What identifies the documents to train on, wherever their files are: what [`describe_source`] says of them, and how
-    many are held out. What is not known, as without a connection, is `None`. So is what a Hub's data set or Python's
-    documentation holds, without `streaming`: what is prepared of it is compared, as a commit may change a card alone.
+    many are held out. What is not known, as without a connection, is `None`. So is a data set of the Hub, or Python's
+    documentation, without `streaming`. Its prepared examples are compared, as a commit may change a card alone.
     """
     held_out = f"{0 if source.validation_file else validation_split_percentage:g}%"
     is_folder = source.dataset_name and Path(source.dataset_name).is_dir()
