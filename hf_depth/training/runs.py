@@ -234,8 +234,17 @@ class Run:
             print(f"\nThe run is in {self.args.output_dir}.", flush=True)
 
     def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
-        """Named scores with which to compare the score of an evaluation."""
-        return {}
+        """The mean scores of the majority class and of random guesses on the data of tasks that were evaluated."""
+        evaluations: dict[str, TaskEvaluation] = {}
+        for dataset in by_name(trainer.eval_dataset).values():
+            if trainer.is_of_tasks and dataset is not None and dataset.key in trainer.evaluations:
+                evaluations.setdefault(dataset.spec.full_name, trainer.evaluations[dataset.key])
+        found = {}
+        for name in ("majority", "chance"):
+            scores = [one.baseline_score(name) for one in evaluations.values()]
+            if scores and None not in scores:
+                found[name] = sum(scores) / len(scores)
+        return found
 
     def begin(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         """Show what a subclass adds before the first step of a run."""
@@ -367,19 +376,6 @@ class FineTuningRun(Run):
         metrics = trainer.evaluate_tasks(test_dataset, metric_key_prefix="test")
         trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, metrics)
         trainer.save_metrics("predict", _as_files_name(metrics))
-
-    def baselines(self, trainer: TaskTrainer) -> dict[str, float]:
-        """The mean scores of the majority class and of random guesses on the same data."""
-        evaluations: dict[str, TaskEvaluation] = {}
-        for dataset in by_name(trainer.eval_dataset).values():
-            if dataset is not None and dataset.key in trainer.evaluations:
-                evaluations.setdefault(dataset.spec.full_name, trainer.evaluations[dataset.key])
-        found = {}
-        for name in ("majority", "chance"):
-            scores = [one.baseline_score(name) for one in evaluations.values()]
-            if scores and None not in scores:
-                found[name] = sum(scores) / len(scores)
-        return found
 
     def report(self, trainer: TaskTrainer) -> None:
         if trainer.is_world_process_zero():

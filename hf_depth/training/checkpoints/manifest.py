@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ...disk import MANIFEST_FILE, replace_text, sync_folder
-from ...errors import UserError
 
 STATE_FILE = "trainer_state.json"
 
@@ -60,16 +59,9 @@ def write_manifest(
 
 
 def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
-    """The manifest of a folder; `None` if it has none. `UserError` if it cannot be read."""
+    """The manifest of a folder; `None` if it has none."""
     path = Path(folder, MANIFEST_FILE)
-    if not path.is_file():
-        return None
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        files = {name: {**entry, "size": entry["size"]} for name, entry in manifest["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{MANIFEST_FILE} cannot be read ({error})") from error
-    return manifest | {"files": files}
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def write_sizes(folder: Path, step: int) -> None:
@@ -99,20 +91,22 @@ def damage(folder: str | os.PathLike) -> str | None:
         return "there is no such folder"
     try:
         manifest = read_manifest(folder)
-    except ValueError as error:
-        return str(error)
+        files = {} if manifest is None else manifest["files"]
+        sizes = {name: entry["size"] for name, entry in files.items()}
+        hashes = {name: entry["sha256"] for name, entry in files.items() if "sha256" in entry}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST_FILE} cannot be read ({error})"
     if manifest is None and not (folder / STATE_FILE).is_file():
         return f"it has no {STATE_FILE}"
     if manifest is None:
         empty = [name for name in list_files(folder) if (folder / name).stat().st_size == 0]
         return f"{empty[0]} is empty" if empty else None
-    files = manifest["files"]
-    for name, entry in files.items():
+    for name, size in sizes.items():
         if not (folder / name).is_file():
             return f"{name} is missing"
-        if (size := (folder / name).stat().st_size) != entry["size"]:
-            return f"{name} has {size:,} bytes instead of {entry['size']:,}"
-    for name, found in file_entries(folder, [name for name in files if "sha256" in files[name]]).items():
-        if found["sha256"] != files[name]["sha256"]:
+        if (found := (folder / name).stat().st_size) != size:
+            return f"{name} has {found:,} bytes instead of {size:,}"
+    for name, entry in file_entries(folder, hashes).items():
+        if entry["sha256"] != hashes[name]:
             return f"{name} has another content (SHA-256) than when it was written"
     return None
