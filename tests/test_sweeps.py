@@ -138,35 +138,10 @@ class RecipeTest(parameterized.TestCase):
         arguments = parsed(program, str(path))
         self.assertTrue(arguments["do_train"] and arguments["do_eval"])
         self.assertLessEqual(arguments["save_total_limit"], 3)  # a checkpoint of a T5 base has 3 GB
-        # The comment shows the command that runs it.
-        self.assertIn(f"accelerate launch {program} {path.relative_to(ROOT)}", path.read_text(encoding="utf-8"))
-
-    @parameterized.parameters(
-        # Lengths, batch size and steps of the SLURM scripts that the authors published.
-        ("cola", 256, 16, 16, 3000),
-        ("sst2", 272, 8, 128, 3000),
-        ("mnli", 512, 8, 256, 10_000),
-        ("qqp", 512, 8, 128, 10_000),
-        ("qnli", 512, 16, 64, 10_000),
-        ("rte", 256, 8, 128, 4000),
-        ("mrpc", 512, 8, 32, 3000),
-        ("stsb", 512, 8, 16, 3000),
-        ("disco_eval", 512, 32, 64, 1500),
-        ("natural_instructions", 512, 128, 64, -1),
-        ("pretrain", 512, 512, 50, 1_000_000),  # on each of four GPUs
-        ("pretrain_from_pretrained", 512, 512, 50, 1_000_000),
-    )
-    def test_lengths_batches_and_steps_are_those_of_the_authors(self, name, source, target, batch, steps):
-        program = "examples/pretrain_t5.py" if name.startswith("pretrain") else "examples/fine_tune_t5.py"
-        arguments = parsed(program, str(ROOT / f"examples/configs/recipes/{name}.yaml"))
-        self.assertEqual((arguments["max_source_length"], arguments["max_target_length"]), (source, target))
-        own = arguments["per_device_train_batch_size"] * arguments["gradient_accumulation_steps"]
-        self.assertEqual((own, arguments["max_steps"]), (batch, steps))
-        self.assertEqual(arguments["dropout_rate"], 0.0)  # also from a checkpoint, whose own is 0.1
-        if name.startswith("pretrain"):
-            noise = arguments["mlm_probability"], arguments["sentence_shuffling_probability"]
-            self.assertEqual((arguments["model_type"], *noise), ("depth", 0.3, 0.5))
-        else:
+        if not path.stem.startswith("pretrain"):
+            self.assertEqual(arguments["dropout_rate"], 0.0)  # also from a checkpoint, whose own is 0.1
             default = vars(TaskTrainingArguments("unused", use_cpu=True))
             for setting in ("optim", "learning_rate", "lr_scheduler_type", "warmup_steps"):
                 self.assertEqual(arguments[setting], default[setting])
+        # The comment shows the command that runs it.
+        self.assertIn(f"accelerate launch {program} {path.relative_to(ROOT)}", path.read_text(encoding="utf-8"))

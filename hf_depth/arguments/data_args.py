@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -382,23 +381,21 @@ class ObjectiveArguments:
 
         self.check(model_type)
         settings = self._settings(model_type)
+        given = self._given(settings)
         if (self.min_sentences or 1) > 1 and "min_sentences" not in settings:
             logger.warning(
                 f"`min_sentences` {self.min_sentences} has no effect with `--model_type {model_type}`: examples "
                 "with fewer sentences are kept."
             )
-        given = self._given(settings)
-        settings |= given
-        if settings.get("mode_tokens"):
-            add_mode_tokens(tokenizer, [one.mode for one in settings["denoisers"] if one.mode is not None])
+        if (settings | given).get("mode_tokens"):
+            modes = [one.mode for one in (settings | given)["denoisers"]]
+            add_mode_tokens(tokenizer, [mode for mode in modes if mode is not None])
         return OBJECTIVES[model_type, self.objective](tokenizer, **given)
 
     def describe(self, model_type: str) -> dict[str, Any]:
         """The settings of the objective, which identify a run."""
         settings = self._settings(model_type)
-        described = copy(self)
-        vars(described).update(settings | self._given(settings))
-        return {name: value for name, value in asdict(described).items() if name in ("objective", *settings)}
+        return {"objective": self.objective} | settings | self._given(settings)
 
     def for_collating(self, training_args: "transformers.TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.collator`]."""

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable, Sized
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -80,9 +80,8 @@ class ModelArguments:
 
     def __post_init__(self):
         check_ranges(self, RANGES)
-        defaults = {item.name: item.default for item in fields(self)}
         if not self.use_peft:
-            given = [name for name in ("lora_r", *LORA_FIELDS) if getattr(self, name) != defaults[name]]
+            given = [name for name in ("lora_r", *LORA_FIELDS) if getattr(self, name) != getattr(type(self), name)]
             if given:
                 raise UserError(f"`{given[0]}` is of an adapter: it needs `--use_peft`.")
         if self.model_name_or_path is None:

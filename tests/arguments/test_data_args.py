@@ -1,3 +1,4 @@
+import contextlib
 import inspect
 import json
 import tempfile
@@ -28,6 +29,7 @@ from hf_depth.data.objectives import (
 from hf_depth.data.shards import SHARD_SIZE, ShardFolder, prepare_shards
 from hf_depth.data.tokenization import add_mode_tokens
 
+PREPARATION = {"preprocessing_only": True, "tokenized_dataset_dir": "shards"}
 TOKENIZER = add_mode_tokens(tiny_tokenizer(sentence_tokens=True), ["[R]", "[S]", "[X]"])
 
 
@@ -67,33 +69,25 @@ class CorpusArgumentsTest(parameterized.TestCase):
             CorpusArguments().needed_splits(corpus, do_train=True, do_eval=True, do_predict=True)
 
     @parameterized.parameters(
-        ({}, "max_steps"), ({"max_steps": 5}, "max_eval_samples"), ({"max_steps": 5, "do_eval": False}, None)
+        ({"streaming": True}, {}, "`--max_steps`"),
+        ({"streaming": True}, {"max_steps": 5}, "`--max_eval_samples`"),
+        ({"streaming": True}, {"max_steps": 5, "do_eval": False}, None),
+        ({"tokenized_dataset_dir": "shards"}, {}, None),
+        ({"tokenized_dataset_dir": "runs/../runs/mine/"}, {}, "replace its manifest.*Name another `--output_dir`"),
+        ({"preprocessing_only": True}, {}, "name a folder by `--tokenized_dataset_dir`"),
+        (PREPARATION, {"world_size": 1}, None),
+        (PREPARATION, {"world_size": 2}, "is for one process.*`--preprocessing_num_workers`"),
     )
-    def test_a_stream_needs_to_be_told_how_long(self, settings, flag):
-        arguments = CorpusArguments(streaming=True)
-        if flag is None:
-            return arguments.check(run(**settings))
-        with self.assertRaisesRegex(ValueError, flag):
-            arguments.check(run(**settings))
+    def test_what_a_run_cannot_do_with_its_text_is_refused(self, given, settings, message):
+        with self.assertRaisesRegex(ValueError, message) if message else contextlib.nullcontext():
+            CorpusArguments(**given).check(run(**settings))
 
-    def test_a_run_does_not_write_over_its_shards(self):
-        arguments = CorpusArguments(tokenized_dataset_dir="shards")
-        arguments.check(run(output_dir="runs"))
-        with self.assertRaisesRegex(ValueError, "replace its manifest.*Name another `--output_dir`"):
-            arguments.check(run(output_dir="runs/../shards/"))
-
-    def test_a_preparation_has_a_folder_and_one_process_that_starts_others(self):
-        with self.assertRaisesRegex(ValueError, "name a folder by `--tokenized_dataset_dir`"):
-            CorpusArguments(preprocessing_only=True)
-        arguments = CorpusArguments(preprocessing_only=True, tokenized_dataset_dir="shards", shard_megabytes=3)
-        with self.assertRaisesRegex(ValueError, "is for one process.*`--preprocessing_num_workers`"):
-            arguments.check(run(world_size=2))
-        arguments.check(run(world_size=1))
-        streamed = CorpusArguments(preprocessing_only=True, tokenized_dataset_dir="shards", streaming=True)
+    def test_shards_are_not_streamed(self):
+        arguments = CorpusArguments(**PREPARATION, streaming=True, shard_megabytes=3)
         with self.assertLogs("hf_depth", "WARNING") as logs:
-            streamed.check(run(world_size=1))
+            arguments.check(run(world_size=1))
         self.assertIn("`--streaming` has no effect beside `--tokenized_dataset_dir`", logs.output[0])
-        self.assertFalse(streamed.for_loading()["streaming"])  # shards are map-style data
+        self.assertFalse(arguments.for_loading()["streaming"])
         self.assertContainsSubset(arguments.for_sharding(), inspect.signature(prepare_shards).parameters)
         self.assertEqual(arguments.for_sharding()["shard_size"], 3_000_000)
         loading = inspect.signature(ShardFolder.load_splits).parameters
