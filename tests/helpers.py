@@ -10,7 +10,7 @@ import runpy
 import string
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import sentencepiece
 import torch
 from absl.testing import parameterized
@@ -195,6 +196,18 @@ def t5_vocabulary_tokenizer() -> T5Tokenizer:
     pieces = ["<pad>", "</s>", "<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz", *(f"▁piece{i}" for i in range(31_970))]
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(100))]
     return T5Tokenizer(vocab=[(piece, -10.0) for piece in pieces] + [(sentinel, 0.0) for sentinel in sentinels])
+
+
+def plain_examples(examples: Iterable[Mapping], *names: str) -> list[dict]:
+    """Examples as plain numbers: these columns of them, or all but their place in a stream."""
+    return [
+        {
+            name: np.asarray(value).tolist()
+            for name, value in example.items()
+            if (name in names if names else not name.startswith("stream_"))
+        }
+        for example in examples
+    ]
 
 
 class CorpusTestCase(parameterized.TestCase):

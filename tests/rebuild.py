@@ -14,8 +14,8 @@ def rebuild_t5(inputs, targets, sentinels, eos):
 def rebuild_depth(inputs, targets, sentinels, sentence_tokens, eosen, eos):
     """The sentences of a DEPTH example, in their true order; with the same assertions."""
     assert inputs[0] == eosen and inputs[-2:] == targets[-2:] == [eosen, eos]
-    inputs_of = _sentences(inputs[1:-1], set(sentence_tokens), eosen)
-    targets_of = _sentences(targets[:-1], set(sentence_tokens), eosen)
+    inputs_of = sentences_by_token(inputs[1:-1], set(sentence_tokens), eosen)
+    targets_of = sentences_by_token(targets[:-1], set(sentence_tokens), eosen)
     assert inputs_of.keys() == targets_of.keys()
     sentences, all_sentinels = [], set(sentinels)
     for token, target in targets_of.items():
@@ -33,7 +33,7 @@ def sentence_order(ids, sentence_tokens):
     return [token for token in ids if token in sentence_tokens]
 
 
-def _sentences(ids, sentence_tokens, eosen):
+def sentences_by_token(ids, sentence_tokens, eosen):
     """`<sent_a> tokens <eosen> <sent_b> tokens <eosen>` -> {a: tokens, b: tokens}."""
     sentences, current = {}, None
     for token in ids:

@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 from datasets import Dataset
 
 from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
@@ -30,14 +29,6 @@ def texts(number: int = 40) -> list[str | None]:
 
 def documents(number: int = 40) -> Dataset:
     return Dataset.from_dict({"text": texts(number), "title": ["a title"] * number})
-
-
-def values(examples) -> list[dict]:
-    """Examples as plain numbers, without their place in a stream."""
-    return [
-        {name: np.asarray(value).tolist() for name, value in example.items() if not name.startswith("stream_")}
-        for example in examples
-    ]
 
 
 def contents(folder: str) -> dict[str, str]:

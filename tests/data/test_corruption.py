@@ -26,7 +26,7 @@ from hf_depth.data.noise_lengths import (
     noise_counts,
     t5_input_and_target_lengths,
 )
-from rebuild import rebuild_depth, rebuild_t5, sentence_order
+from rebuild import rebuild_depth, rebuild_t5, sentence_order, sentences_by_token
 
 # Ids as in a T5 vocabulary, but with as many sentinels as the longest example of these tests has spans.
 EOS, EOSEN = 1, 50_000
@@ -94,15 +94,7 @@ def spans_of(target):
 
 
 def sentences_of(ids):
-    """`<sent_a> tokens <eosen> <sent_b> tokens <eosen>` -> {a: tokens, b: tokens}."""
-    sentences, sentence_tokens = {}, set(SENTENCE_TOKENS.tolist())
-    for token in ids:
-        if token in sentence_tokens:
-            assert token not in sentences
-            current = sentences[token] = []
-        elif token != EOSEN:
-            current.append(token)
-    return sentences
+    return sentences_by_token(ids, set(SENTENCE_TOKENS.tolist()), EOSEN)
 
 
 def random_document(rng, length):

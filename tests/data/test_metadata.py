@@ -11,7 +11,7 @@ from absl.testing import parameterized
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
+from helpers import SENTENCES, CorpusTestCase, plain_examples, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
 from hf_depth.data.metadata import MetadataEncoder, metadata_prefix
 from hf_depth.data.objectives import (
@@ -40,11 +40,6 @@ def documents(number=12):
     texts = [" ".join(SENTENCES[i % 10 : i % 10 + 2 + i % 5]) + f" Number {i}." for i in range(number)]
     years = [1800 + i if i % 4 != 2 else None for i in range(number)]
     return Dataset.from_dict({"text": texts, "title": [TITLES[i % 4] for i in range(number)], "year": years})
-
-
-def plain(examples, *names):
-    names = names or ("input_ids", "metadata_ids", "num_cut_metadata_tokens")
-    return [{name: np.asarray(example[name]).tolist() for name in names} for example in examples]
 
 
 def rows(batch):
@@ -125,9 +120,9 @@ class PreparationTest(CorpusTestCase):
         made = objective(TOKENIZER, **LENGTHS, **COLUMNS)
         examples = list(made.prepare(documents()))
         data, _ = made.prepare_splits({"train": documents().to_iterable_dataset(num_shards=2)})
-        self.assertCountEqual(plain(islice(data["train"], len(examples))), plain(examples))
+        self.assertCountEqual(plain_examples(islice(data["train"], len(examples))), plain_examples(examples))
         shorter = objective(TOKENIZER, max_source_length=64, max_target_length=96).prepare(documents())
-        self.assertEqual(plain(examples, "input_ids"), plain(shorter, "input_ids"))
+        self.assertEqual(plain_examples(examples, "input_ids"), plain_examples(shorter, "input_ids"))
         prefixes = {TOKENIZER.decode(example["metadata_ids"]) for example in examples}
         self.assertIn("title: Moby-Dick | year: 1801 |||", prefixes)
         self.assertIn("", prefixes)
@@ -137,12 +132,12 @@ class PreparationTest(CorpusTestCase):
         plainly = documents().add_column("time", times)
         data = plainly.to_iterable_dataset().with_format("arrow")
         objective = DepthObjective(TOKENIZER, **LENGTHS, metadata_columns=["time", "year"], max_metadata_length=32)
-        expected = plain(objective.prepare(plainly))
-        self.assertEqual(plain(objective.prepare(data)), expected)
+        expected = plain_examples(objective.prepare(plainly))
+        self.assertEqual(plain_examples(objective.prepare(data)), expected)
         found, _ = objective.prepare_splits({"train": data})
-        self.assertCountEqual(plain(islice(found["train"], len(expected))), expected)
+        self.assertCountEqual(plain_examples(islice(found["train"], len(expected))), expected)
         shards = prepare_shards({"train": plainly.with_format("arrow")}, objective, self.path("shards"))
-        self.assertEqual(plain(shards.sources("train")["text"]), expected)
+        self.assertEqual(plain_examples(shards.sources("train")["text"]), expected)
 
     def test_what_was_cut_is_counted(self):
         objective = DepthObjective(TOKENIZER, **LENGTHS, **COLUMNS)

@@ -9,7 +9,7 @@ from datasets.fingerprint import Hasher
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import DOCUMENTS, SENTENCES, call_in_another_process, tiny_tokenizer
+from helpers import DOCUMENTS, SENTENCES, call_in_another_process, plain_examples, tiny_tokenizer
 from hf_depth.data import tokenization
 from hf_depth.data.noise_lengths import depth_input_and_target_lengths, prefix_lengths
 from hf_depth.data.packing import PackedPreprocessor
@@ -172,9 +172,6 @@ class DepthPreprocessorTest(parameterized.TestCase):
 class PrepareDatasetTest(parameterized.TestCase):
     TEXTS = [*DOCUMENTS, *SENTENCES, "  \n", " ".join(SENTENCES), "\u200b"]
 
-    def examples(self, dataset) -> list[dict]:
-        return [{name: np.asarray(value).tolist() for name, value in example.items()} for example in dataset]
-
     def dataset(self) -> Dataset:
         return Dataset.from_dict({"title": [str(i) for i in range(len(self.TEXTS))], "text": self.TEXTS})
 
@@ -184,10 +181,10 @@ class PrepareDatasetTest(parameterized.TestCase):
         prepared = prepare_dataset(dataset, preprocessor)
         self.assertEqual(prepared.features, preprocessor.features)
         self.assertEqual(flat(prepared["input_ids"]), flat(ENCODER(self.TEXTS)))
-        self.assertEqual(self.examples(prepare_dataset(dataset, preprocessor, num_proc=2)), self.examples(prepared))
+        self.assertEqual(plain_examples(prepare_dataset(dataset, preprocessor, num_proc=2)), plain_examples(prepared))
         stream = prepare_dataset(dataset.to_iterable_dataset(num_shards=3), preprocessor)
         self.assertIsInstance(stream, IterableDataset)
-        self.assertEqual(self.examples(stream), self.examples(prepared))
+        self.assertEqual(plain_examples(stream), plain_examples(prepared))
 
     def test_documents_without_an_example_are_dropped_and_counted(self):
         with self.assertLogs("hf_depth.data.preprocessing") as logs:

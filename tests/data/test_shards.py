@@ -13,14 +13,14 @@ import pyarrow as pa
 from absl.testing import parameterized
 from datasets import Dataset
 
-from helpers import tiny_tokenizer
+from helpers import plain_examples, tiny_tokenizer
 from hf_depth import DepthObjective
 from hf_depth.data import shards
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
 from hf_depth.data.preprocessing import dataset_statistics
 from hf_depth.data.shards import ShardFolder, prepare_shards
 from hf_depth.data.tokenization import load_tokenizer
-from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, contents, documents, values
+from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, contents, documents
 
 
 class PrepareShardsTest(ShardsTestCase):
@@ -29,7 +29,7 @@ class PrepareShardsTest(ShardsTestCase):
         folder = self.prepare(kind)
         expected = OBJECTIVES[kind]().prepare(documents())
         found = self.examples(folder)
-        self.assertEqual(values(found), values(expected))
+        self.assertEqual(plain_examples(found), plain_examples(expected))
         counts = folder.counts["train"]["text"]
         statistics = dataset_statistics(expected, TOKENIZER.unk_token_id)
         self.assertEqual({name: counts[name] for name in statistics}, statistics)
@@ -125,7 +125,9 @@ class ResumedPreparationTest(ShardsTestCase):
         del folder.manifest["shards"]  # as before the end of a preparation
         Path(folder.folder, "manifest.json").write_text(json.dumps(folder.manifest))
         changed = self.prepare(number=39)
-        self.assertEqual(values(self.examples(changed)), values(OBJECTIVES["depth"]().prepare(documents(39))))
+        self.assertEqual(
+            plain_examples(self.examples(changed)), plain_examples(OBJECTIVES["depth"]().prepare(documents(39)))
+        )
 
     def test_another_preparation_is_refused(self):
         folder = self.prepare()
@@ -173,8 +175,8 @@ class ShardFolderTest(ShardsTestCase):
         folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
         expected, expected_statistics = OBJECTIVES["depth"]().prepare_splits(corpus)
         data, statistics = folder.load_splits(OBJECTIVES["depth"](), corpus)
-        self.assertEqual(values(data["train"]), values(expected["train"]))
-        self.assertEqual(values(data["validation"]["b"]), values(expected["validation"]["b"]))
+        self.assertEqual(plain_examples(data["train"]), plain_examples(expected["train"]))
+        self.assertEqual(plain_examples(data["validation"]["b"]), plain_examples(expected["validation"]["b"]))
         self.assertEqual(statistics, expected_statistics)
         data, _ = folder.load_splits(OBJECTIVES["depth"](), ["train"], mixing=Mixing({"a": 9.0, "b": 1.0}))
         self.assertAlmostEqual(data["train"].probabilities["a"], 0.9)  # by the weights of the run
