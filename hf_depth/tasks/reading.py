@@ -191,7 +191,9 @@ def tsv_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
     A line with too many or too few cells is an error, unless the task's `file_defects` name such lines.
     """
     lines = tab_separated(file)
-    first = next(lines, ("", []))
+    first = next(lines, None)
+    if first is None:
+        return
     columns, num_broken = first[1], 0
     if spec.file_columns and not {*spec.text_column_name, *spec.column_aliases, spec.label_column_name} & {*columns}:
         columns, lines = list(spec.file_columns), itertools.chain([first], lines)

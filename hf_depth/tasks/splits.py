@@ -45,7 +45,7 @@ class LoadedTask:
         return self.spec.label_ids(self.examples[self.spec.train_split])
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TaskSplits:
     """
     The data of one or several tasks, for [`TaskTrainer`]. Make it with [`~TaskSplits.load`] or

@@ -90,9 +90,12 @@ class FilesTest(TaskFilesTestCase):
         strict = replace(get_task("qqp"), file_defects=())
         self.assert_refused("train.tsv, line 3: it has 4 cells .* 6: 'id'", strict, train_file=path)
 
+    @parameterized.parameters("rte", "cola")  # with and without a header
+    def test_an_empty_table_is_named(self, name):
+        self.assert_refused("a.tsv has no rows", name, train_file=self.write("a.tsv", ""))
+
     @parameterized.parameters(
         ("a.txt", "A plain text.", "a.txt has an unknown extension. Known are .json, .jsonl, .csv, .parquet, .tsv"),
-        ("a.tsv", "", "a.tsv has no rows"),
         ("a.tsv", b"sentence1\tsentence2\tlabel\n\xff\tb\t1\n", "a.tsv, line 2: it is not UTF-8"),
         ("a.jsonl", '{"sentence1": \n', "cannot read .*a.jsonl, line [12]"),
     )
