@@ -183,10 +183,11 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
     def _choose_optimizer(self) -> None:
         """Take the optimizer, learning rate and epsilon for this kind of model, where none was given."""
         engine = dividing_engine(self)
+        self._defaults = dict(self._defaults)  # a copy of these arguments has its own
         is_default = {name for name, value in self._defaults.items() if getattr(self, name) == value}
         if "optim" in is_default:
-            whole = OptimizerNames.ADAMW_TORCH_FUSED if self._is_adapter else DEFAULT_OPTIMIZER
-            self.optim = self._defaults["optim"] = whole if engine is None else OptimizerNames.ADAMW_TORCH
+            full = DEFAULT_OPTIMIZER if engine is None else OptimizerNames.ADAMW_TORCH
+            self.optim = self._defaults["optim"] = OptimizerNames.ADAMW_TORCH_FUSED if self._is_adapter else full
         self.optim = _known_name("optim", self.optim)
         check_whole_matrices(self, engine)
         if "optim" in is_default and engine is not None and "learning_rate" not in self._defaults:

@@ -68,6 +68,15 @@ class DefaultScheduleTest(parameterized.TestCase):
         self.assertTrue(args.use_scratch_learning_rate())
         self.assertEqual(schedule(args), (2e-2, given.get("lr_scheduler_type", "cosine"), warmup_steps))
 
+    def test_a_copy_takes_its_own_defaults(self):
+        args = DepthTrainingArguments("runs/x", use_cpu=True)
+        self.assertTrue(copy.copy(args).use_scratch_learning_rate())
+        copy.copy(args).use_adapter_optimizer()
+        self.assertEqual((args.optim, args.learning_rate), ("adamw_scale", 5e-3))
+        self.assertTrue(args.use_scratch_learning_rate())
+        args.use_adapter_optimizer()
+        self.assertEqual(args.optim, "adamw_torch_fused")
+
     def test_an_adapter_has_adamw_unless_an_optimizer_is_given(self):
         args = DepthTrainingArguments("runs/x", use_cpu=True)
         args.use_adapter_optimizer()
@@ -97,6 +106,8 @@ class DividedParametersTest(parameterized.TestCase):
         self.assertEqual((args.optim, args.learning_rate, args.adam_epsilon), ("adamw_torch", 1e-4, 1e-8))
         self.assertTrue(args.use_scratch_learning_rate())
         self.assertEqual(args.learning_rate, 1e-3)
+        args.use_adapter_optimizer()
+        self.assertEqual(args.optim, "adamw_torch_fused")
 
     def test_a_learning_rate_without_an_optimizer_is_refused(self):
         with self.assertRaisesRegex(ValueError, "`learning_rate` 0.01 without `optim`: under FSDP .*adamw_torch"):
