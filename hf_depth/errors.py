@@ -14,12 +14,7 @@ class UserError(ValueError):
 
 
 def user_message(error: Exception) -> str | None:
-    """
-    What to tell the user about an error; `None` for a defect, whose traceback is to be shown.
-
-    >>> user_message(UserError("`--seed` must be a number."))
-    '`--seed` must be a number.'
-    """
+    """What to tell the user about an error; `None` for a defect, whose traceback is to be shown."""
     if isinstance(error, UserError | FloatingPointError):
         message = str(error)
         if "\nOriginal Traceback" in message:  # a worker of a `DataLoader` puts its traceback into the message
@@ -41,9 +36,6 @@ def suggestion(name: str, names: Iterable[str], kind: str | None = None) -> str:
     """
     A sentence, behind a space, that suggests known names for a mistyped one, in any case. If none is similar, it lists
     all as names of that `kind`, or is empty.
-
-    >>> suggestion("Cols", ["cola", "rte"], "tasks")
-    " Did you mean 'cola'?"
     """
     known = {other.lower(): other for other in names}
     near = [known[lower] for lower in difflib.get_close_matches(str(name).lower(), known)]

@@ -5,14 +5,7 @@ from typing import Any
 
 
 def aligned(rows: Sequence[Sequence[str]], num_text_columns: int = 1) -> str:
-    """
-    Return a table as lines of text: first so many columns of text, then those of numbers. The first row is the head.
-
-    >>> print(aligned([["", "before"], ["loss", "6.5"], ["accuracy", "0.25"]]))
-              before
-    loss         6.5
-    accuracy    0.25
-    """
+    """Return a table as lines of text: so many columns of text, then those of numbers. The first row is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -30,13 +30,7 @@ class TextLoader(_Loader):
 
 
 def load_yaml(text: str | bytes, source: str, loader: type[yaml.SafeLoader] = _Loader) -> Any:
-    """
-    What a YAML or JSON text holds; [`UserError`] that begins with `source`, the name of the text.
-
-    >>> load_yaml("a: 1e5\\nb: [2", "run.yaml")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hf_depth.errors.UserError: run.yaml, line 2: expected ',' or ']', ...
-    """
+    """What a YAML or JSON text holds; [`UserError`] that begins with `source`, the name of the text."""
     try:
         return yaml.load(text, loader)
     except (yaml.YAMLError, ValueError) as error:  # a text of several lines, or a date that is none
