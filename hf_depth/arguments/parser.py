@@ -107,7 +107,9 @@ class ScriptParser(HfArgumentParser):
     """The parser of [`parse_arguments`]. If it explains all, `--help` shows transformers' flags as well."""
 
     def __init__(self, dataclass_types: Sequence[type], description: str | None, explains_all: bool = False):
-        has_stock = any(hasattr(one, "full_class") or "transformers." in one.__module__ for one in dataclass_types)
+        self.is_light = any("full_class" in vars(kind) for kind in dataclass_types)  # a full parser judges all values
+        bases = {base.__name__ for kind in dataclass_types for base in kind.__mro__}
+        has_stock = self.is_light or not bases.isdisjoint(STOCK_CLASSES)
         groups = [one for kind in dataclass_types for one in getattr(kind, "option_groups", {}).items()]
         self.stock_names = stock_flags() if has_stock else frozenset()
         self.group_of = {name: group for group, names in groups for name in names}
@@ -124,7 +126,7 @@ class ScriptParser(HfArgumentParser):
             allow_abbrev=False,  # otherwise `--max_tr` would be taken as `--max_train_samples`
         )
         self.add_argument("--help_all", action="help", help="show all flags and exit")
-        for name in self.stock_names.difference(action.dest for action in self._actions):
+        for name in self.stock_names.difference(action.dest for action in self._actions) if self.is_light else ():
             # With any values: the full class has their types.
             dashed = name.replace("_", "-")
             spellings = (f"--{name}", f"--{dashed}", f"--no_{name}", f"--no-{dashed}")
@@ -183,7 +185,7 @@ class ScriptParser(HfArgumentParser):
             self.file_flags = {name: of_file[name] for name in of_file if name not in given}
         namespace, rest = self.parse_known_args([*sum(self.file_flags.values(), []), *flags])
         self._refuse_unknown([flag for flag in rest if flag.startswith("--")])
-        if rest:
+        if rest and not self.is_light:
             raise UserError(f"unexpected value {rest[0]!r}: a configuration file comes first, a value after its flag")
         # A flag with several values makes a list of `None`.
         values = {name: None if value == [None] else value for name, value in vars(namespace).items()}
@@ -252,7 +254,7 @@ class ScriptParser(HfArgumentParser):
 
     def _refuse_unknown(self, unknown: Sequence[str], place: str = "") -> None:
         """Name all arguments that do not exist, with those that are near."""
-        names = [flag for flag in self._option_string_actions if "-" not in flag[2:] and not flag.startswith("--no_")]
+        names = [flag for flag in self._option_string_actions if "-" not in flag[2:]]
         flags = {flag[2:].rpartition(".")[2]: flag for flag in names}
         lines = []
         for flag in unknown:

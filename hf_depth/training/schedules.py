@@ -88,19 +88,18 @@ def _schedule(
     for name, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):  # of some, the learning rate would be 0
             raise UserError(f"{name} must be finite, got {value}.")
-    before_decay = warmup_steps
+    before_decay = None
     if kind == ScheduleName.T5_INVERSE_SQRT:
-        options = {"num_decay_steps": num_training_steps // 10} | options
-        before_decay = 0
+        options, before_decay = {"num_decay_steps": num_training_steps // 10} | options, 0
     elif kind == SchedulerType.WARMUP_STABLE_DECAY:
         decay = num_training_steps // 10
         if options.get("num_stable_steps") is not None:
             decay = num_training_steps - warmup_steps - options["num_stable_steps"]
-        options = {"num_decay_steps": max(1, decay)} | options
+        options, before_decay = {"num_decay_steps": max(1, decay)} | options, warmup_steps
     elif kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
         # Their own default takes every metric for a loss: a score that rises would lower the learning rate.
         options = {"mode": "max" if args.greater_is_better else "min"} | options
-    if "num_decay_steps" in options and before_decay + options["num_decay_steps"] > num_training_steps:
+    if before_decay is not None and before_decay + options["num_decay_steps"] > num_training_steps:
         raise UserError(
             f"warmup_steps {before_decay} and num_decay_steps {options['num_decay_steps']} are more than the "
             f"{num_training_steps} steps of the run."

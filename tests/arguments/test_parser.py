@@ -8,16 +8,17 @@ import re
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 from unittest import mock
 
 from absl.testing import parameterized
-from transformers import Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from helpers import ROOT, process_environment, script_arguments
+from hf_depth import DepthTrainingArguments
 from hf_depth.arguments import TaskTrainingFlags, parser
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
@@ -223,6 +224,15 @@ class ParseArgumentsTest(ArgumentsTestCase):
         self.assertIn("did you mean `--learning_rate`?", process.stderr)
         self.assertEndsWith(process.stdout, "set()\n")
 
+    @parameterized.parameters(TrainingArguments, Seq2SeqTrainingArguments, DepthTrainingArguments)
+    def test_a_class_of_ones_own_shows_its_flags_alone(self, stock):
+        kind = make_dataclass("Own", [("mine", int, field(default=3, metadata={"help": "Mine."}))], bases=(stock,))
+        (arguments,) = parse_arguments([kind], ["--mine", "4", "--max_steps", "5", "--use_cpu", "--run_name", ""])
+        self.assertEqual((arguments.mine, arguments.max_steps), (4, 5))
+        text = self.help((kind,))
+        self.assertIn("--mine INT", text)
+        self.assertNotIn("--output_dir TEXT", text)
+
     def test_the_flags_of_transformers_are_known_without_their_import(self):
         names = {item.name for item in fields(Seq2SeqTrainingArguments) if item.init}
         self.assertEqual(parser.stock_flags(), names)
@@ -271,6 +281,15 @@ class ErrorTest(ArgumentsTestCase):
         text = "<<: {report_to: [none], eval_strategy: no, save_strategy: 'epoch'}\nsave_strategy: no\n"
         (arguments,) = parse_arguments([Seq2SeqTrainingArguments], [self.config(text)])
         self.assertEqual((arguments.eval_strategy, arguments.save_strategy), ("no", "no"))
+
+    @parameterized.parameters(
+        ("--learning_rate -1e-3", "argument `--learning_rate`: expected one argument"),
+        ("--run_name -x", "argument `--run_name`: expected one argument"),
+        ("--no_logging_first_steps", "unknown argument .*: did you mean `--no_logging_first_step`"),
+        ("--do_train true a.yaml", "unexpected value 'a.yaml': a configuration file comes first"),
+    )
+    def test_of_transformers_a_wrong_flag_is_named_likewise(self, args, expected):
+        self.assertRegex(self.message(args.split(), (TaskTrainingFlags,)), expected)
 
     @parameterized.parameters(
         ("max_steps: 1\nlerning_rate: 1\n", r"`--lerning_rate`: did you mean `--learning_rate`\? \(in {}\)"),

@@ -71,7 +71,7 @@ class SchedulesTest(parameterized.TestCase):
     @parameterized.parameters(
         ("t5_inverse_sqrt", {"num_decay_steps": 101}, "num_decay_steps 101 are more than the 100 steps"),
         ("warmup_stable_decay", {"num_decay_steps": 91}, "warmup_steps 10 and num_decay_steps 91 are more than"),
-        ("cosine", {"num_cycle": 1}, "unexpected keyword argument 'num_cycle'"),
+        ("cosine", {"num_decay_steps": 101}, "unexpected keyword argument 'num_decay_steps'"),
         ("cosine_with_min_lr", {"min_lr": math.nan}, "min_lr must be finite, got nan"),
         ("cosine_with_min_lr", {"min_lr": 1.0}, "the learning rate of step 15 would be .* times its peak"),
     )
