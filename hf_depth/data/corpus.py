@@ -81,9 +81,8 @@ def load_corpus(
         mixture_temperature, mixture_stopping_strategy (*optional*): how they are mixed, see [`Mixing`].
         installed_packages (`bool`, defaults to `False`): without any source, 11 MB of docstrings of packages, too.
 
-    Returns the splits `"train"`, `"validation"` and `"test"` that there are, with a document in each row. With
-    `dataset_mixture`, a split is a [`DocumentMixture`] of such data sets. `ValueError` or `FileNotFoundError` names
-    the argument, the file, the line and the remedy.
+    Returns the splits `"train"`, `"validation"` and `"test"` that there are, with a document in each row; of a
+    mixture [`DocumentMixture`]s. `ValueError` or `FileNotFoundError` names the argument, file, line and remedy.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -97,6 +96,8 @@ def load_corpus(
     mixing = Mixing(None, mixture_temperature, mixture_stopping_strategy)
     sources = {"dataset_mixture": dataset_mixture is not None, "dataset_name": dataset_name}
     files = _check_one_source(sources | {"installed_packages": installed_packages}, files, of_hub, mixing)
+    if not 0 <= validation_split_percentage < 100:
+        raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     held_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
     reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
     if dataset_mixture is not None:
@@ -114,8 +115,6 @@ def _with_validation(
     corpus: dict[str, Documents], text_column: str, validation_split_percentage: float, split_seed: int
 ) -> DatasetDict | IterableDatasetDict:
     """The splits, with a share of the documents to train on held out if there are no validation data."""
-    if not 0 <= validation_split_percentage < 100:
-        raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
         percentages = {"validation": validation_split_percentage}
         corpus = corpus | hold_out(corpus["train"], percentages, split_seed, text_column)

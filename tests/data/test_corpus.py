@@ -56,7 +56,7 @@ class SourceTest(CorpusTestCase):
         ({"dataset_name": ""}, "`dataset_name` names no file"),
         ({"train_file": "a.txt", "test_file": []}, "`test_file` names no file"),
         (
-            {"train_file": "a.txt", "validation_split_percentage": 100},
+            {"train_file": "missing.txt", "validation_split_percentage": 100},  # before anything is read
             r"`validation_split_percentage` must be in \[0, 100\), got 100",
         ),
     )
