@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 
+from ..credentials import without_credentials
 from ..errors import UserError, suggestion
 from ..ranges import Range, check_ranges
 from ..yaml_files import load_yaml
@@ -126,7 +127,7 @@ def _sources_of(item: Any) -> list[MixtureSource]:
     text = str(item)
     if text.lstrip().startswith("{"):
         try:
-            values = load_yaml(text, f"`dataset_mixture`: {text}")
+            values = load_yaml(text, f"`dataset_mixture`: {without_credentials(text)}")
         except UserError as error:  # the shell has parted it, or there is a glob or an address in it
             example = """'{name: novels, train_file: "*.jsonl"}'"""
             raise UserError(
