@@ -78,7 +78,8 @@ def read_pmi_vocabulary(path: str | os.PathLike) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"`pmi_vocab_file` {path} cannot be read: {error}.") from error
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"`pmi_vocab_file` {path} cannot be read: {reason}.") from error
     ngrams = [line.strip() for line in lines if len(line.split()) > 1]
     if not ngrams:
         raise UserError(

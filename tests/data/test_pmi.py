@@ -173,7 +173,7 @@ class VocabularyTest(CorpusTestCase):
             build_pmi_vocabulary(["a b c"])
 
     @parameterized.parameters(
-        ("latin.txt", b"caf\xe9 noir\n", "cannot be read: 'utf-8' codec can't decode"),
+        ("latin.txt", b"caf\xe9 noir\n", "cannot be read: it is not UTF-8 text"),
         ("words.txt", b"one\ntwo\n\n", "holds no collocation.*build_pmi_vocabulary"),
     )
     def test_a_file_that_is_no_vocabulary_is_refused(self, name, content, message):
