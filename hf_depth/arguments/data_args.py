@@ -395,7 +395,10 @@ class ObjectiveArguments:
     def describe(self, model_type: str) -> dict[str, Any]:
         """The settings of the objective, which identify a run."""
         settings = self._settings(model_type)
-        return {"objective": self.objective} | settings | self._given(settings)
+        settings |= self._given(settings)
+        if "denoisers" in settings:
+            settings["denoisers"] = [asdict(denoiser) for denoiser in settings["denoisers"]]
+        return {"objective": self.objective} | settings
 
     def for_collating(self, training_args: "transformers.TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.collator`]."""

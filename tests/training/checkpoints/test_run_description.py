@@ -170,6 +170,12 @@ class DescribeRunTest(TrainingTestCase):
         for name in ("max_eval_samples", "overwrite_cache", "d_model", "attn_implementation", "pad_to_max_length"):
             self.assertNotIn(name, described)
 
+    def test_denoisers_are_mappings_as_their_flag_takes_them(self):
+        denoisers = [{"density": 0.25, "mean_length": None, "mode": "[S]", "weight": 2}]
+        objective = ObjectiveArguments(objective="mixture_of_denoisers", denoisers=denoisers)
+        described = describe_run(ModelArguments(model_type="t5"), data_args=[objective])
+        self.assertEqual(described["denoisers"], denoisers)
+
     def check(self, saved: dict, now: dict):
         """Whether a checkpoint of the one run is continued by the other."""
         Path(self.folder, "run.json").write_text(json.dumps(saved))
