@@ -200,6 +200,6 @@ def babylm_predictions(tasks: Mapping[str, Sequence[Pair]], scores: Mapping[str,
     """
     found = {}
     for name, pairs in tasks.items():
-        chosen = [pair[int(good <= bad)] for pair, (good, bad) in zip(pairs, scores[name], strict=True)]
+        chosen = [pair[int(not good > bad)] for pair, (good, bad) in zip(pairs, scores[name], strict=True)]
         found[name] = {"predictions": [{"id": f"{name}_{i}", "pred": text} for i, text in enumerate(chosen)]}
     return found

@@ -159,3 +159,5 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual([one["id"] for one in found], ["a_0", "a_1", "a_2"])
         self.assertEqual([one["pred"] for one in found], [PAIRS[0][0], PAIRS[1][1], PAIRS[2][1]])
         self.assertEqual(pair_accuracy(scores), 0.5)
+        found = babylm_predictions({"a": PAIRS[:1]}, {"a": np.array([[math.nan, -1.0]])})  # never a right one
+        self.assertEqual(found["a"]["predictions"][0]["pred"], PAIRS[0][1])
