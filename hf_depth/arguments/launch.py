@@ -242,24 +242,33 @@ def _end_with_launcher() -> None:
             pass  # a wrong address is reported where it is used
 
 
+_handlers: list[Callable[..., None]] = []  # of the `handle_signals` that this process is in
+
+
 @contextlib.contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle SIGTERM and SIGUSR1 of this process, not of its children. No effect outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    process = os.getpid()
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        if os.getpid() == process:
-            handler(signum, frame)
-        else:  # a child process inherited the handler
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
-
-    previous = {signum: signal.signal(signum, handle) for signum in STOP_SIGNALS}
+    previous = {signum: signal.signal(signum, handler) for signum in STOP_SIGNALS}
+    _handlers.append(handler)
     try:
         yield
     finally:
+        _handlers.pop()
         for signum, former in previous.items():
             signal.signal(signum, former)
+
+
+def _die_of_signals() -> None:
+    """
+    In a child process that was forked: signals end it. A handler in Python would not run in a child that waits for a
+    lock, and `Dataset.map` with several processes would wait forever for the end of that child.
+    """
+    for signum in STOP_SIGNALS if _handlers else ():
+        signal.signal(signum, signal.SIG_DFL)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_die_of_signals)
