@@ -90,6 +90,7 @@ def _trainer_from_scratch(trainer: "TaskTrainer", learning_rate: float) -> "Task
     args.output_dir = str(Path(args.output_dir, "from_scratch"))
     args.learning_rate, args.report_to, args.push_to_hub, args.disable_tqdm = learning_rate, [], False, True
     args.eval_strategy = args.logging_strategy = IntervalStrategy.NO
+    args.early_stopping_patience = None  # which needs evaluations
     args.save_strategy, args.load_best_model_at_end, args.eval_on_start = SaveStrategy.NO, False, False
     set_seed(args.seed)
     return type(trainer)(

@@ -14,10 +14,11 @@ from tiny_training import TrainingTestCase, parameters, tiny_model
 
 class BaselinesTest(TrainingTestCase):
     def trainer(self, splits: TaskSplits) -> TaskTrainer:
-        quiet = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "save_strategy": "no"}
+        quiet = {"use_cpu": True, "disable_tqdm": True, "report_to": "none"}
+        stops_early = {"eval_strategy": "epoch", "save_strategy": "epoch", "early_stopping_patience": 1}
         return TaskTrainer(
             model=tiny_model("t5"),
-            args=TaskTrainingArguments(self.folder, max_steps=1, generation_max_length=8, **quiet),
+            args=TaskTrainingArguments(self.folder, max_steps=1, generation_max_length=8, **quiet | stops_early),
             train_dataset=splits.train_dataset(),
             eval_dataset=splits.eval_dataset(),
             processing_class=tiny_tokenizer(),
