@@ -71,7 +71,10 @@ def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pai
                 raise UserError(f"There is no file or folder {str(file)!r} of minimal pairs.")
             if file.stem in tasks:
                 raise UserError(f"{file}: another file has this name, by which scores are told apart. Rename one.")
-            text = file.read_text(encoding="utf-8-sig")  # perhaps with a byte order mark
+            try:
+                text = file.read_text(encoding="utf-8-sig")  # perhaps with a byte order mark
+            except UnicodeDecodeError as error:
+                raise UserError(f"{file} is not UTF-8 text: {error}.") from error
             if not text:
                 raise UserError(f"{file} is empty.")
             lines = text.removesuffix("\n").split("\n")  # `splitlines` would divide a sentence with U+2028

@@ -233,7 +233,8 @@ def read_files(
         try:
             tables.append(keep_rows(_rows_of_file, arguments, cache_dir=cache_dir))
         except ValueError as error:
-            raise UserError(f"`{argument}`: {error}") from error
+            place = "" if file in str(error) else f"{file}: "  # as where a file that is packed is damaged
+            raise UserError(f"`{argument}`: {place}{error}") from error
     return concatenate_datasets(tables) if len(tables) > 1 else tables[0]
 
 

@@ -13,6 +13,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from helpers import tiny_tokenizer
 from hf_depth.data.tokenization import TextEncoder
+from hf_depth.errors import UserError
 from hf_depth.evaluation.minimal_pairs import (
     BENCHMARKS,
     SCORES,
@@ -136,6 +137,9 @@ class FilesTest(parameterized.TestCase):
         path = self.folder / "a.jsonl"
         path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding=encoding)
         self.assertEqual(read_minimal_pairs([path]), {"a": [tuple(row.values())]})
+        path.write_bytes(b"caf\xe9")
+        with self.assertRaisesRegex(UserError, "a.jsonl is not UTF-8 text"):
+            read_minimal_pairs([path])
         with self.assertRaisesRegex(ValueError, "no file or folder 'gone.jsonl' of minimal pairs"):
             read_minimal_pairs(["gone.jsonl"])
 

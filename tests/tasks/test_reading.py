@@ -102,6 +102,11 @@ class FilesTest(TaskFilesTestCase):
     def test_a_file_that_cannot_be_read_is_named(self, name, content, message):
         self.assert_refused(message, "rte", train_file=self.write(name, content))
 
+    def test_a_packed_table_that_is_cut_off_is_named(self):
+        path = self.write("a.tsv.gz", WRITERS["tsv"](RTE_EXAMPLES))
+        Path(path).write_bytes(Path(path).read_bytes()[:-9])
+        self.assert_refused("`train_file`: .*a.tsv.gz: Compressed file ended", "rte", train_file=path)
+
 
 class FoldersTest(TaskFilesTestCase):
     @parameterized.parameters(
