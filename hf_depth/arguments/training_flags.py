@@ -10,6 +10,8 @@ from transformers.hf_argparser import HfArg
 
 from ..tasks.spec import EVALUATION_MODES
 
+BASELINES = ("bag_of_words", "from_scratch")
+
 
 @dataclass
 class TrainingFlags:
@@ -72,5 +74,5 @@ class TaskTrainingFlags(TrainingFlags):
     baselines: list[str] | None = HfArg(
         default=None,
         help="Beside the scores, those of a bag of words, and of the same training from scratch.",
-        metadata={"choices": ["bag_of_words", "from_scratch"]},
+        metadata={"choices": list(BASELINES)},
     )

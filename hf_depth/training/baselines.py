@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from ..errors import UserError
+from ..arguments.training_flags import BASELINES
+from ..errors import UserError, suggestion
 from ..evaluation.probing import BagOfWords, Probe, with_random_weights
 from ..evaluation.scoring import TaskEvaluation, compute_task_metrics
 from ..tasks.dataset import TaskDataset
@@ -34,6 +35,9 @@ def fit_baselines(trainer: "TaskTrainer", splits: TaskSplits, names: Sequence[st
     random weights. Validation examples choose the regularization of the one, and the learning rate of the other.
     """
     found: Scores = {}
+    for name in names:
+        if name not in BASELINES:
+            raise UserError(f"There is no baseline {name!r}.{suggestion(name, BASELINES, 'baselines')}")
 
     def add(name: str, spec: TaskSpec, split: str, metrics: Mapping[str, float]) -> None:
         own = {f"{name}_{metric}": metrics[metric] for metric in spec.metric_names if metric in metrics}

@@ -38,9 +38,11 @@ class BaselinesTest(TrainingTestCase):
             self.assertTrue(torch.equal(value, before[name]), name)
         self.assertFalse(Path(self.folder, "from_scratch").exists())
 
-    def test_a_bag_of_words_needs_labels(self):
+    def test_a_bag_of_words_needs_labels_and_its_name(self):
         questions = Dataset.from_dict({"question": ["Why?"] * 2, "answers": [["a"]] * 2})
         rows = {"train": questions, "validation": questions}
         splits = TaskSplits.from_datasets(QUESTIONS, rows).prepare(tiny_tokenizer())
         with self.assertRaisesRegex(UserError, "bag_of_words is for tasks with labels.*questions"):
             self.trainer(splits).fit_baselines(splits, ["bag_of_words"])
+        with self.assertRaisesRegex(UserError, "no baseline 'bag_of_word'. Did you mean 'bag_of_words'"):
+            self.trainer(splits).fit_baselines(splits, ["bag_of_word"])
