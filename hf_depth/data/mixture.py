@@ -151,6 +151,10 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
     given = {key: value for key, value in values.items() if value is not None}
     if "name" not in given:
         raise UserError(f"`dataset_mixture`: a source has no `name`: {given}. Give it one.")
+    if isinstance(given["name"], bool):
+        raise UserError(
+            "`dataset_mixture`: YAML reads a `name` such as no or on as a truth value: put quotes round it."
+        )
     name, known = str(given.pop("name")), [item.name for item in fields(MixtureSource)]
     with naming_source(name):
         for key in given:

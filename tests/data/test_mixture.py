@@ -143,6 +143,7 @@ class SourceTest(CorpusTestCase):
         (["{name: a, weight: 0, train_file: a.txt}"], "'a': `weight` must be above 0, got 0"),
         (["{name: a, train_file: a.txt}", "{name: a, train_file: b.txt}"], "several sources 'a'"),
         (["{train_file: a.txt}"], "a source has no `name`"),
+        (["{name: no, train_file: norwegian.txt}"], "as a truth value: put quotes round it"),
         (["{name: a}"], "'a': it has neither `dataset_name` nor `train_file`"),
         (["{name: with_metadata, train_file: a.txt}"], "'with_metadata' is no name for a source"),
         (["name=a,train_file=a.txt"], "'name=a,train_file=a.txt' is neither a file .* nor a source such as '{name: "),
