@@ -264,7 +264,7 @@ def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator
 def _die_of_signals() -> None:
     """
     In a child process that was forked: signals end it. A handler in Python would not run in a child that waits for a
-    lock, and `Dataset.map` with several processes would wait forever for the end of that child.
+    lock. `Dataset.map` with several processes would wait forever for the end of that child.
     """
     for signum in STOP_SIGNALS if _handlers else ():
         signal.signal(signum, signal.SIG_DFL)
