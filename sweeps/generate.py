@@ -17,13 +17,9 @@ from typing import Any
 
 import yaml
 
-from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
-from hf_depth.arguments.model_args import ModelArguments
-from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.task_args import TaskArguments
+from hf_depth import TaskSpec, get_task
+from hf_depth.arguments import CorpusArguments, ModelArguments, ObjectiveArguments, TaskArguments, parse_arguments
 from hf_depth.tasks.entries import BENCHMARKS
-from hf_depth.tasks.registry import get_task
-from hf_depth.tasks.spec import TaskSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES_FOLDER = "examples/configs/recipes"
