@@ -203,7 +203,7 @@ def check_trainer(trainer: "DepthTrainer") -> None:
         )
     state = trainer.accelerator.state
     deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
-    check_sharding(deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
+    check_sharding(trainer.args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
     _check_vocabularies(trainer)
 
 

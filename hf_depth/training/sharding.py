@@ -8,6 +8,7 @@ from transformers.training_args import OptimizerNames
 
 from ..errors import UserError
 from .optimizers import OptimizerName
+from .schedules import ScheduleName
 
 if TYPE_CHECKING:  # the arguments import this module: `--help` does not wait for models
     from accelerate import Accelerator
@@ -35,15 +36,23 @@ def check_whole_matrices(args: TrainingArguments, engine: str | None) -> None:
 
 
 def check_sharding(
-    deepspeed_config: dict[str, Any] | None, fsdp_plugin: FullyShardedDataParallelPlugin | None
+    args: TrainingArguments,
+    deepspeed_config: dict[str, Any] | None,
+    fsdp_plugin: FullyShardedDataParallelPlugin | None,
 ) -> None:
-    """`UserError` if no whole model would be saved."""
+    """`UserError` if another schedule would train than was asked for, or no whole model would be saved."""
     if fsdp_plugin is not None and fsdp_plugin.state_dict_type.name != "FULL_STATE_DICT":
         raise UserError(
             f"`fsdp_state_dict_type` {fsdp_plugin.state_dict_type.name}: the Trainer would save no model. Set it to "
             "FULL_STATE_DICT in the configuration of accelerate, as in `examples/accelerate/fsdp2.yaml`."
         )
-    zero = (deepspeed_config or {}).get("zero_optimization", {})
+    config = deepspeed_config or {}
+    if "scheduler" in config and isinstance(args.lr_scheduler_type, ScheduleName):
+        raise UserError(
+            f"`lr_scheduler_type` {args.lr_scheduler_type.value} would have no effect: the settings of DeepSpeed have "
+            "their own `scheduler`. Remove it there, as in the files of examples/deepspeed."
+        )
+    zero = config.get("zero_optimization", {})
     # accelerate takes "auto" for false.
     if zero.get("stage") == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
         raise UserError(

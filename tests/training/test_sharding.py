@@ -26,6 +26,8 @@ from hf_depth.training.sharding import (
 from hf_depth.training.trainer import DepthTrainer
 from tiny_training import TrainingTestCase, rows, tiny_model, trainer
 
+ARGUMENTS = SimpleNamespace(lr_scheduler_type="cosine")
+
 
 class ShardingTest(parameterized.TestCase):
     @parameterized.parameters(
@@ -47,23 +49,29 @@ class ShardingTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 DepthTrainingArguments("unused", use_cpu=True, optim=optim)
 
+    def test_a_schedule_that_would_be_another_one_is_refused(self):
+        args = DepthTrainingArguments("unused", use_cpu=True, lr_scheduler_type="t5_inverse_sqrt")
+        with self.assertRaisesRegex(ValueError, "`lr_scheduler_type` t5_inverse_sqrt would have no .*`scheduler`"):
+            check_sharding(args, {"scheduler": {}}, None)
+        check_sharding(args, {"optimizer": {}}, None)
+
     @parameterized.parameters(
         ({"state_dict_type": "sharded_state_dict"},),
         ({"state_dict_type": None},),  # that of accelerate
     )
     def test_fsdp_that_saves_parts_of_weights_is_refused(self, settings):
         with self.assertRaisesRegex(ValueError, "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT in the"):
-            check_sharding(None, FullyShardedDataParallelPlugin(fsdp_version=2, **settings))
+            check_sharding(ARGUMENTS, None, FullyShardedDataParallelPlugin(fsdp_version=2, **settings))
         plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
-        check_sharding(None, plugin)
+        check_sharding(ARGUMENTS, None, plugin)
 
     @parameterized.parameters(None, False, "auto")
     def test_zero_3_that_saves_parts_of_weights_is_refused(self, value):
         name = "stage3_gather_16bit_weights_on_model_save"
         with self.assertRaisesRegex(ValueError, f"{name}.*zero3_save_16bit_model"):
-            check_sharding({"zero_optimization": {"stage": 3, name: value}}, None)
+            check_sharding(ARGUMENTS, {"zero_optimization": {"stage": 3, name: value}}, None)
         for accepted in ({"stage": 2}, {"stage": 3, name: True}):
-            check_sharding({"zero_optimization": accepted}, None)
+            check_sharding(ARGUMENTS, {"zero_optimization": accepted}, None)
 
 
 class FSDPTest(parameterized.TestCase):
