@@ -68,8 +68,11 @@ from hf_depth.evaluation.probing import ProbeOptions, probe_task
 # ---- Measurements: each is a function of its settings and the folder with all files ---------------------------------
 
 
-QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none"}  # arguments of all trainers
+QUIET = {"disable_tqdm": True, "report_to": "none"}  # arguments of all trainers
+ON_CPU = QUIET | {"use_cpu": True}
+ON_GPU = QUIET | {"torch_compile": True, "dataloader_num_workers": 1}
 OBJECTIVES = {"T5": SpanCorruptionObjective, "DEPTH": DepthObjective}
+STEPS_PER_MINUTE: float | None = None  # of pre-training on a GPU
 
 
 class StepClock(TrainerCallback):
@@ -84,9 +87,16 @@ class StepClock(TrainerCallback):
     def on_step_end(self, *args, **kwargs):
         self.seconds.append(time.process_time() - self.started)
 
+    def minutes(self, steps: int) -> float:
+        return statistics.fmean(self.seconds) * steps / 60
+
 
 def pretrain(cell: Cell, root: Path) -> dict[str, Any]:
-    """Pre-train for `minutes` of CPU time, from scratch or from `start` on; goes on with a checkpoint."""
+    """
+    Pre-train for `minutes` of CPU time, from scratch or from `start` on; goes on with a checkpoint. With a number of
+    steps per minute, the same is done on a GPU.
+    """
+    on_gpu = STEPS_PER_MINUTE is not None
     settings = grid.KINDS[cell["kind"]] | {"sentence_language": grid.language_of(cell["corpus"])}
     settings |= cell.get("settings", {})
     folder, corpus = root / "models" / grid.name_of(cell), root / "corpora" / cell["corpus"]
@@ -115,10 +125,10 @@ def pretrain(cell: Cell, root: Path) -> dict[str, Any]:
                 save_steps=max(1, steps // 10),
                 save_total_limit=1,
                 seed=cell["seed"],
-                **QUIET,
+                **(ON_GPU if on_gpu else ON_CPU),
                 **settings_of(DepthTrainingArguments, settings),
             ),
-            data_collator=objective.collator(),
+            data_collator=objective.collator(padding="max_length" if on_gpu else "longest"),
             train_dataset=prepared["train"],
             eval_dataset=prepared["validation"],
             processing_class=tokenizer,
@@ -126,7 +136,10 @@ def pretrain(cell: Cell, root: Path) -> dict[str, Any]:
         )
 
     plan = folder / "plan.json"
-    if not plan.is_file():
+    if on_gpu and not plan.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        plan.write_text(json.dumps({"steps": round(STEPS_PER_MINUTE * cell["minutes"])}))
+    elif not plan.is_file():
         clock = StepClock()
         trainer(folder / "trial", 14, clock).train()
         seconds = statistics.median(clock.seconds[4:])
@@ -138,9 +151,9 @@ def pretrain(cell: Cell, root: Path) -> dict[str, Any]:
     metrics = run.evaluate()
     run.save_model()
     kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if not name.endswith("_second")}
+    kept |= {"gpu": torch.cuda.get_device_name()} if on_gpu else {"cpu_minutes": clock.minutes(steps)}
     return kept | {
         "steps": steps,
-        "cpu_minutes": statistics.fmean(clock.seconds) * steps / 60,
         "examples": counts["train"]["examples"],
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
     }
@@ -200,7 +213,7 @@ def fine_tune(cell: Cell, root: Path) -> dict[str, Any]:
             save_strategy="no",
             logging_steps=100,
             seed=cell["seed"],
-            **QUIET,
+            **ON_CPU,
         ),
         train_dataset=splits.train_dataset(),
         eval_dataset=splits.eval_dataset(),
@@ -429,6 +442,12 @@ MEASURES: dict[str, Callable[[Cell, Path], dict[str, Any]]] = {
 # ---- Execution ------------------------------------------------------------------------------------------------------
 
 
+def use_gpu(steps_per_minute: float | None) -> None:
+    """In a new process: pre-train on a GPU, if there is a number of steps."""
+    global STEPS_PER_MINUTE
+    STEPS_PER_MINUTE = steps_per_minute
+
+
 def measure(cell: Cell, root: Path) -> dict[str, Any]:
     """In a process of its own: the scores of a cell and its CPU seconds. What is printed goes to a file."""
     torch.set_num_threads(1)
@@ -471,7 +490,10 @@ def execute(args: argparse.Namespace, root: Path) -> dict[str, dict[str, Any]]:
     """Measure all cells that are not in results.jsonl, and return the scores of all."""
     path, done = root / "results.jsonl", read_results(root)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.processes, context) as pool, path.open("a", encoding="utf-8") as file:
+    with (
+        ProcessPoolExecutor(args.processes, context, use_gpu, (args.gpu_steps_per_minute,)) as pool,
+        path.open("a", encoding="utf-8") as file,
+    ):
         for wave in grid.plan(args, done):
             missing = list({grid.key_of(cell): cell for cell in wave if grid.key_of(cell) not in done}.values())
             running = {pool.submit(measure, cell, root): cell for cell in missing}
@@ -496,6 +518,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--subjectivity", help="JSON lines of text and label: Pang and Lee's subjectivity sentences")
     parser.add_argument("--disco_eval", help="folder of DiscoEval, with a folder of files for each of its tasks")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument(
+        "--gpu_steps_per_minute",
+        type=float,
+        help="pre-train on a GPU, for each minute so many steps: as many as the core takes that is compared with",
+    )
     parser.add_argument("--report", action="store_true", help="of what there is; measures nothing")
     return parser.parse_args(argv)
 
