@@ -2,15 +2,12 @@
 
 # ruff: noqa: F401 (names for editors)
 
-import functools
-import importlib
+import importlib.abc
+import importlib.machinery
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
-
-from .models.configuration_depth import DEPTH_CONFIGS, DepthConfig
 
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.corpus import load_corpus
@@ -27,6 +24,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .evaluation.metrics import register_metric
     from .evaluation.ordering import order_sentences
     from .evaluation.prediction import TaskPredictor
+    from .models.configuration_depth import DepthConfig
     from .models.loading import load_model
     from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
     from .tasks.dataset import DataCollatorForTasks
@@ -57,6 +55,7 @@ _MODULES = {
     "evaluation.metrics": ("register_metric",),
     "evaluation.ordering": ("order_sentences",),
     "evaluation.prediction": ("TaskPredictor",),
+    "models.configuration_depth": ("DepthConfig",),
     "models.loading": ("load_model",),
     "models.modeling_depth": ("DepthForConditionalGeneration", "T5ForConditionalGeneration"),
     "tasks.dataset": ("DataCollatorForTasks",),
@@ -69,7 +68,7 @@ _MODULES = {
     "training.training_args": ("DepthTrainingArguments", "TaskTrainingArguments"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = ["DepthConfig", *_MODULE_OF]
+__all__ = [*_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
@@ -86,43 +85,26 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-class _StandIn(type):
-    """Stands for a model in the tables of transformers until one is made: the import takes seconds."""
+class _BeforeAnyModel(importlib.abc.MetaPathFinder):
+    """Imports our models before a model of transformers is imported, which takes a second."""
 
-    def __getattr__(cls, name: str) -> Any:
-        from .models import modeling_depth
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        if name != "transformers.models":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
 
-        importlib.import_module(".kernels", __name__)
-        return getattr(getattr(modeling_depth, cls.__name__), name)
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            importlib.import_module(".models", __name__)
 
-
-class _EncoderStandIn(_StandIn):
-    """Stands for the encoder of a model, which keeps its sentence masks."""
-
-    def __getattr__(cls, name: str) -> Any:
-        value = super().__getattr__(name)
-        if name == "_from_config":
-            return lambda *args, **kwargs: value(*args, **kwargs).get_encoder()
-        return functools.partial(_load_encoder, value) if name == "from_pretrained" else value
+        spec.loader.exec_module = exec_module
+        return spec
 
 
-def _load_encoder(load: Callable[..., Any], name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any):
-    model, info = load(name, *args, output_loading_info=True, **kwargs)
-    if any(".encoder." in key and ".layers." in key for key in info["missing_keys"]):
-        raise ValueError(
-            f"{name} lacks weights of the encoder in a whole {type(model).__name__}, of which AutoModel takes it. "
-            "Save the whole model: no class loads an encoder of this family that was saved alone."
-        )
-    return (model.get_encoder(), info) if output_loading_info else model.get_encoder()
-
-
-# `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not
-# installed, `save_pretrained` has put their files into the folder, for `trust_remote_code=True`.
-for _config in {*DEPTH_CONFIGS.values()}:
-    AutoConfig.register(_config.model_type, _config)
-    _config.register_for_auto_class()
-    _name = _config.__name__.replace("Config", "ForConditionalGeneration")
-    AutoModelForSeq2SeqLM.register(_config, _StandIn(_name, (), {"config_class": _config}))
-    if _config is not DepthConfig:
-        AutoModel.register(_config, _EncoderStandIn(_name, (), {"config_class": _config}))
-AutoModel.register(DepthConfig, _StandIn("DepthEncoderModel", (), {"config_class": DepthConfig}))
+# `import hf_depth` makes `AutoModelForSeq2SeqLM.from_pretrained(folder)` know DEPTH models: their import registers them.
+if "transformers.models" in sys.modules:
+    importlib.import_module(".models", __name__)
+else:
+    sys.meta_path.insert(0, _BeforeAnyModel())

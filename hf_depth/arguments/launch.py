@@ -16,9 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import huggingface_hub.utils
-import torch
-import torch.distributed as dist
 import transformers
 
 from ..credentials import without_credentials
@@ -111,6 +108,8 @@ def set_up(training_args: "transformers.TrainingArguments") -> None:
         raise UserError("Name the folder of the run by `--output_dir`.")
     if os.path.isfile(training_args.output_dir):
         raise UserError(f"`--output_dir {training_args.output_dir}` is a file: name a folder.")
+    import torch  # whose import, like that of `datasets`, takes seconds: who asks for help does not wait for it
+
     torch.set_flush_denormal(True)
     # All runs of a sweep are given one `output_dir`, in which each would continue the last checkpoint of another. The
     # W&B agent sets the name of a run in the environment: the same for all processes, and when it resumes the run.
@@ -124,7 +123,8 @@ def set_up(training_args: "transformers.TrainingArguments") -> None:
         level = training_args.get_process_log_level()
     logging.basicConfig(handlers=[logs], level=level)
     if training_args.disable_tqdm or training_args.process_index != 0 or not sys.stderr.isatty():
-        import datasets  # which those who ask for help do not wait for
+        import datasets
+        import huggingface_hub.utils
 
         # Those of preparing and loading, which in a log file are long lines of garbage.
         transformers.utils.logging.disable_progress_bar()
@@ -195,7 +195,7 @@ def end_on_signals() -> Iterator[None]:
         except Interrupted as interrupt:
             _end_process(REQUEUE_STATUS, interrupt.message)
         except BaseException as error:
-            if dist.is_initialized():
+            if _is_distributed():
                 if not isinstance(error, SystemExit):
                     traceback.print_exc()
                 status = getattr(error, "code", 1)
@@ -217,8 +217,13 @@ def _end_process(status: int, message: str) -> None:
     _exit(status)
 
 
+def _is_distributed() -> bool:
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_initialized()
+
+
 def _exit(status: int) -> None:
-    if not dist.is_initialized():
+    if not _is_distributed():
         sys.exit(status)
     # Freeing the process group while others wait for it can hang. So run the exit functions (checkpoints, W&B) and
     # skip the rest, as `multiprocessing` does.
