@@ -55,12 +55,12 @@ class CorpusArguments:
         )
     }
     # Sources of which a flag for one takes the place of another in a configuration file, see [`parse_arguments`].
-    alternatives = {
-        "dataset_name": ("dataset_config_name", "dataset_revision"),
-        "train_file": ("validation_file", "test_file"),
-        "dataset_mixture": MIXTURE_FLAGS,
-        "installed_packages": (),
-    }
+    alternatives = (
+        ("dataset_name", "dataset_config_name", "dataset_revision"),
+        FILE_FLAGS,
+        ("dataset_mixture", *MIXTURE_FLAGS),
+        ("installed_packages",),
+    )
 
     dataset_name: str | None = HfArg(default=None, help="Data set on the Hub, or folder.")
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of that data set.")

@@ -4,13 +4,12 @@ import argparse
 import ast
 import difflib
 import functools
-import importlib.util
 import json
 import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import Field, fields
 from pathlib import Path
@@ -25,13 +24,8 @@ from ..yaml_files import TextLoader, load_yaml
 from .launch import stop
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
-OPTIONS = "KEY=VALUE,..."
 WORDS = {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}  # what `--help` calls the value of a flag
 TRANSFORMERS = "transformers' Seq2SeqTrainingArguments"
-STOCK_CLASSES = {
-    "TrainingArguments": "transformers.training_args",
-    "Seq2SeqTrainingArguments": "transformers.training_args_seq2seq",
-}
 MORE = f"""\
 Beside these there are all flags of {TRANSFORMERS}, such as --output_dir, --do_train, --do_eval,
 --max_steps, --learning_rate, --per_device_train_batch_size, --eval_strategy, --save_total_limit, --bf16, --report_to.
@@ -57,8 +51,8 @@ def parse_arguments(
     - `_argument_group_name`, the topic of its flags in `--help`;
     - `option_groups`, which maps the name of a flag to fields that are options of it. With `{"config_overrides":
       ("d_model",)}`, one writes `--config_overrides d_model=256`, or a mapping in a file;
-    - `alternatives`, which maps each of several fields to those that belong to it. A flag for one of them replaces the
-      others in the file: `--train_file` its `dataset_name`;
+    - `alternatives`, groups of fields, each with a source of data and what belongs to it. A flag for one of the sources
+      replaces the others in the file: `--train_file` its `dataset_name`;
     - `full_class`, the place of a subclass with the flags of transformers, which is filled instead. It takes seconds
       to import. `--help` and an unknown flag are answered without it.
 
@@ -91,27 +85,27 @@ def full_classes(dataclass_types: Sequence[type]) -> tuple[type, ...]:
 @functools.cache
 def stock_flags() -> frozenset[str]:
     """The names of transformers' training arguments, read from their source: to import them takes seconds."""
-    found: dict[str, ast.ClassDef] = {}
-    for name, module in STOCK_CLASSES.items():
-        spec = importlib.util.find_spec(module)
-        nodes = ast.parse(spec.loader.get_source(module)).body if spec is not None else ()
-        found |= {node.name: node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name}
-    bases = {ast.unparse(base) for kind in found.values() for base in kind.bases}
-    if len(found) < len(STOCK_CLASSES) or not bases <= found.keys():  # a version with fields in other places
-        return frozenset(item.name for item in fields(transformers.Seq2SeqTrainingArguments) if item.init)
-    names = (node.target.id for kind in found.values() for node in kind.body if isinstance(node, ast.AnnAssign))
+    names = set()
+    for module in ("training_args.py", "training_args_seq2seq.py"):
+        source = Path(transformers.__file__).with_name(module).read_text(encoding="utf-8")
+        nodes = [node for kind in ast.parse(source).body if isinstance(kind, ast.ClassDef) for node in kind.body]
+        names |= {node.target.id for node in nodes if isinstance(node, ast.AnnAssign)}
+    if not names >= {"output_dir", "predict_with_generate"}:  # a version that has them elsewhere
+        names = {item.name for item in fields(transformers.Seq2SeqTrainingArguments) if item.init}
     return frozenset(name for name in names if not name.startswith("_"))
 
 
 class ScriptParser(HfArgumentParser):
-    """The parser of [`parse_arguments`]. If it explains all, `--help` shows transformers' flags as well."""
+    """
+    The parser of [`parse_arguments`]. Of classes that stand for a `full_class`, it knows the names of transformers'
+    flags and not their values. If it explains all, `--help_all` shows transformers' flags as well.
+    """
 
     def __init__(self, dataclass_types: Sequence[type], description: str | None, explains_all: bool = False):
-        self.is_light = any("full_class" in vars(kind) for kind in dataclass_types)  # a full parser judges all values
-        bases = {base.__name__ for kind in dataclass_types for base in kind.__mro__}
-        has_stock = self.is_light or not bases.isdisjoint(STOCK_CLASSES)
+        self.is_light = any("full_class" in vars(kind) for kind in dataclass_types)
+        is_full = any(base.__name__ == "TrainingArguments" for kind in dataclass_types for base in kind.__mro__)
+        self.stock_names = stock_flags() if self.is_light or is_full else frozenset()
         groups = [one for kind in dataclass_types for one in getattr(kind, "option_groups", {}).items()]
-        self.stock_names = stock_flags() if has_stock else frozenset()
         self.group_of = {name: group for group, names in groups for name in names}
         self.explains_all = explains_all
         self.path: Path | None = None
@@ -120,17 +114,16 @@ class ScriptParser(HfArgumentParser):
         super().__init__(
             dataclass_types,
             description=description,
-            epilog=MORE if has_stock and not explains_all else None,
+            epilog=MORE if self.stock_names and not explains_all else None,
             usage="%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]",  # instead of 150 flags
             formatter_class=_HelpFormatter,
             allow_abbrev=False,  # otherwise `--max_tr` would be taken as `--max_train_samples`
+            add_help=False,
         )
-        self.add_argument("--help_all", action="help", help="show all flags and exit")
-        for name in self.stock_names.difference(action.dest for action in self._actions) if self.is_light else ():
-            # With any values: the full class has their types.
-            dashed = name.replace("_", "-")
-            spellings = (f"--{name}", f"--{dashed}", f"--no_{name}", f"--no-{dashed}")
-            self.add_argument(*spellings, dest=name, nargs="*", help=argparse.SUPPRESS)
+        for flags in (("-h", "--help"), ("--help_all",)):
+            self.add_argument(*flags, action="help", help=argparse.SUPPRESS)
+        self.names = {*self._option_string_actions, *(f"--{group}" for group in self.group_of.values())}
+        self.names |= {f"--{no}{name}" for name in self.stock_names for no in ("", "no_")} if self.is_light else set()
 
     # ---- Making flags ----
 
@@ -142,7 +135,8 @@ class ScriptParser(HfArgumentParser):
         super()._add_dataclass_arguments(dtype)
         for group, names in getattr(dtype, "option_groups", {}).items():
             topic = next(each for each in self._action_groups if each.title == dtype._argument_group_name)
-            topic.add_argument(f"--{group}", metavar=OPTIONS, dest=argparse.SUPPRESS, help=", ".join(names))
+            text = ", ".join(names) if self.explains_all else f"{', '.join(names[:3])}, … ({len(names)} KEYs)"
+            topic.add_argument(f"--{group}", metavar="KEY=VALUE,...", dest=argparse.SUPPRESS, help=text)
 
     def _parse_dataclass_field(self, parser: argparse.ArgumentParser, field: Field) -> None:
         """Let transformers make the flag of a field. An option is the flag `--config_overrides.d_model`."""
@@ -164,7 +158,9 @@ class ScriptParser(HfArgumentParser):
                 action.nargs, action.const = "?", True
             action.metavar = WORDS.get(action.type, "TEXT")
             if action.choices is not None:
-                action.metavar = f"{{{','.join(str(choice) for choice in action.choices)}}}"
+                choices = f"{{{','.join(map(str, action.choices))}}}"
+                fits = len(action.option_strings[0] + choices) < 38
+                action.metavar = choices if fits or self.explains_all else "NAME"
                 action.choices = [*action.choices, None] if is_optional else action.choices
             action.type = _reader(action.type, is_optional, may_be_empty=is_stock)
 
@@ -175,9 +171,9 @@ class ScriptParser(HfArgumentParser):
         flags = list(self._with_options(args))
         known = [self._option_string_actions.get(flag.partition("=")[0]) for flag in flags if flag.startswith("--")]
         given = [action.dest for action in known if action is not None]
-        for action in known:
-            if action is not None and action.nargs == "+" and given.count(action.dest) > 1:
-                flag = action.option_strings[0]  # argparse would take the last one alone
+        for action in filter(None, known):
+            if action.nargs == "+" and given.count(action.dest) > 1:  # argparse would take the last one alone
+                flag = action.option_strings[0]
                 raise UserError(f"argument `{flag}` is given twice: put all its values after one `{flag}`")
         if path is not None:
             self.path = path
@@ -189,7 +185,12 @@ class ScriptParser(HfArgumentParser):
             raise UserError(f"unexpected value {rest[0]!r}: a configuration file comes first, a value after its flag")
         # A flag with several values makes a list of `None`.
         values = {name: None if value == [None] else value for name, value in vars(namespace).items()}
-        self._replace_alternatives(values, given)
+        for kind in self.dataclass_types:
+            groups = getattr(kind, "alternatives", ())
+            chosen = [group for group in groups if group[0] in given and values[group[0]] is not None]
+            for group in groups if chosen else ():
+                others = () if group in chosen else set(group) & self.file_flags.keys()
+                values |= {name: self.get_default(name) for name in others}
         return values
 
     def error(self, message: str) -> NoReturn:
@@ -199,14 +200,9 @@ class ScriptParser(HfArgumentParser):
             raise UserError(message)
         place = f" (in {self.path})" if found[1].rpartition(".")[2] in self.file_flags else ""
         message = message[found.end() :]
-        if choice := re.match(r"invalid choice: '(.*?)'", message):
-            names = list(filter(None, self._action(found[1]).choices))
-            # `adamv` may mean any that begins with `adamw`.
-            cut = [name[: len(choice[1])] for name in names if choice[1]]
-            beginnings = difflib.get_close_matches(choice[1], set(cut), n=1)
-            meant = [name for name in names if name.startswith(tuple(beginnings))]
-            known = f"Did you mean {listed(meant)}?" if meant else f"The choices are: {listed(names)}."
-            message = f"{choice[0]}. {known}"
+        if choice := re.match(r"invalid choice: '.*?'", message):
+            names = filter(None, self._option_string_actions[f"--{found[1]}"].choices)
+            message = f"{choice[0]}. The choices are: {listed(names)}."
         raise UserError(f"argument `--{found[1]}`{place}: {message}")
 
     def _with_options(self, args: Sequence[str]) -> Iterator[str]:
@@ -228,61 +224,48 @@ class ScriptParser(HfArgumentParser):
         """The flags that say what a configuration file says, by the names of fields."""
         entries: dict[str, Any] = {}
         for name, value in read_config(path).items():
-            name = name.replace("-", "_")
-            if name not in self.group_of.values():
-                entries[name] = value
+            flag = f"--{name.replace('-', '_')}"
+            if flag[2:] not in self.group_of.values():
+                entries[flag] = value
             elif isinstance(value, dict):
-                entries |= {f"{name}.{key}": option for key, option in value.items()}
+                entries |= {f"{flag}.{key}": option for key, option in value.items()}
             else:
-                raise UserError(f"argument `--{name}` (in {path}) takes a mapping, got {value!r}")
-        self._refuse_unknown([name for name in entries if self._action(name) is None], f" (in {path})")
+                raise UserError(f"argument `{flag}` (in {path}) takes a mapping, got {value!r}")
+        self._refuse_unknown(entries, f" (in {path})")
         flags = {}
-        for name, value in entries.items():
-            action = self._action(name)
+        for flag, value in entries.items():
+            action = self._option_string_actions.get(flag)
+            if action is None:  # of transformers, for a light parser
+                continue
             if not isinstance(value, list):
-                flags[action.dest] = [f"--{name}={_text(value)}"]
-            elif action.nargs in ("+", "*"):
-                flags[action.dest] = [f"--{name}", *map(_text, value)]
+                flags[action.dest] = [f"{flag}={_text(value)}"]
+            elif action.nargs == "+":
+                flags[action.dest] = [flag, *map(_text, value)]
             elif action.dest in self.takes_list:
                 self.set_defaults(**{action.dest: value})
             else:
-                raise UserError(f"argument `--{name}` (in {path}) takes one value, got a list")
+                raise UserError(f"argument `{flag}` (in {path}) takes one value, got a list")
         return flags
 
-    def _action(self, name: str) -> argparse.Action | None:
-        return self._option_string_actions.get(f"--{name}")
-
-    def _refuse_unknown(self, unknown: Sequence[str], place: str = "") -> None:
+    def _refuse_unknown(self, flags: Iterable[str], place: str = "") -> None:
         """Name all arguments that do not exist, with those that are near."""
-        names = [flag for flag in self._option_string_actions if "-" not in flag[2:]]
-        flags = {flag[2:].rpartition(".")[2]: flag for flag in names}
+        known = {flag[2:].rpartition(".")[2]: flag for flag in self.names if "-" not in flag[2:]}
         lines = []
-        for flag in unknown:
-            flag = flag.removeprefix("--").partition("=")[0]
-            name = flag.replace("-", "_").rpartition(".")[2]
-            longer = [one for one in flags if one.startswith(name)]
-            near = difflib.get_close_matches(name, flags, n=1, cutoff=0.85) or (longer if len(longer) == 1 else [])
-            advice = f"did you mean `{flags[near[0]]}`?" if near else "`--help_all` lists all"
-            lines.append(f"unknown argument `--{flag}`: {advice}{place}")
+        for flag in (flag.partition("=")[0] for flag in flags):
+            name = flag[2:].replace("-", "_")
+            if f"--{name}" not in self.names:
+                near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1, cutoff=0.8)
+                advice = f"did you mean `{known[near[0]]}`?" if near else "`--help_all` lists all"
+                lines.append(f"unknown argument `{flag}`: {advice}{place}")
         if lines:
             raise UserError("\n".join(lines))
-
-    def _replace_alternatives(self, values: dict[str, Any], given: Sequence[str]) -> None:
-        """Forget what the file says of one source of data where a flag names another one."""
-        for kind in self.dataclass_types:
-            alternatives = getattr(kind, "alternatives", {})
-            chosen = {name for name in alternatives if name in given and values[name] is not None}
-            others = [one for one in alternatives.items() if one[0] not in chosen] if chosen else []
-            for name in {name for other, its in others for name in (other, *its)} & self.file_flags.keys():
-                values[name] = self.get_default(name)
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """A YAML or JSON file of arguments. Scalars stay text, which the parser converts; those in a mapping are typed."""
     if path.suffix not in CONFIG_SUFFIXES:
-        advice = (
-            ". Write `--name value`: docs/how_to/coming_from.md has the flags of nanoT5" if "=" in str(path) else ""
-        )
+        table = ". Write `--name value`: docs/how_to/coming_from.md has the flags of nanoT5"
+        advice = table if "=" in str(path) else ""
         raise UserError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'{advice}")
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 """Dataclasses filled from a file, from flags, or from both, and what is said about wrong ones."""
 
+import ast
 import contextlib
 import io
 import json
@@ -30,7 +31,7 @@ class Arguments:
 
     _argument_group_name = "everything"
     option_groups = {"config_overrides": ("d_model", "tied")}
-    alternatives = {"dataset_name": ("text_column",), "train_file": ()}
+    alternatives = (("dataset_name", "text_column"), ("train_file",))
 
     dataset_name: str | None = None
     text_column: str = "text"
@@ -194,21 +195,13 @@ class ParseArgumentsTest(ArgumentsTestCase):
         shown = re.findall(r"^  --(\w+)", text, re.MULTILINE)
         self.assertCountEqual([name for name in shown if name != "help_all"], ours)
         self.assertLessEqual(len(ours), 45)
-        self.assertLess(text.count("\n"), 100)
+        self.assertLess(text.count("\n"), 70)
         for kind in types:
             self.assertIn(f"\n{kind._argument_group_name}:\n", text)
 
     @parameterized.parameters("pretrain_t5", "fine_tune_t5")
     def test_help_and_a_typo_wait_for_no_model_and_no_data(self, script):
-        """Each of these takes about as long to import as all that a parser needs."""
-        heavy = {
-            "datasets",
-            "pandas",
-            "peft",
-            "accelerate",
-            "transformers.trainer_utils",
-            "transformers.modeling_utils",
-        }
+        heavy = {"torch", "datasets", "pandas", "peft", "accelerate", "transformers.models"}
         code = (
             f"import contextlib, sys, {script}\n"
             "for flag in ('--help', '--lerning_rate'):\n    with contextlib.suppress(SystemExit):\n"
@@ -236,10 +229,8 @@ class ParseArgumentsTest(ArgumentsTestCase):
     def test_the_flags_of_transformers_are_known_without_their_import(self):
         names = {item.name for item in fields(Seq2SeqTrainingArguments) if item.init}
         self.assertEqual(parser.stock_flags(), names)
-        # In a version that defines the classes elsewhere, or in parts, they are imported.
-        for places in ({"TrainingArguments": "transformers.gone"}, {"ScriptParser": "hf_depth.arguments.parser"}):
-            with mock.patch.object(parser, "STOCK_CLASSES", places):
-                self.assertEqual(parser.stock_flags.__wrapped__(), names)
+        with mock.patch.object(parser.ast, "parse", return_value=ast.parse("")):  # of a version with them elsewhere
+            self.assertEqual(parser.stock_flags.__wrapped__(), names)
         for flag in ("--dataloader_pin_memory", "--no_dataloader_pin_memory", "--seed=3", "--no-save-only-model"):
             parser.ScriptParser([TaskTrainingFlags], "").read([flag])
 
@@ -252,7 +243,6 @@ class ErrorTest(ArgumentsTestCase):
         ("--max_steps abc", "argument `--max_steps`: invalid int value: 'abc'"),
         ("--streaming maybe", "argument `--streaming`: Truthy value expected: got maybe"),
         ("--model_type bert", "argument `--model_type`: invalid choice: 'bert'. The choices are: 'depth', 't5'"),
-        ("--model_type dept", "invalid choice: 'dept'. Did you mean 'depth'?"),
         ("--train_file=", "argument `--train_file`: the value is empty"),
         ("--train_file a --train_file b", "put all its values after one `--train_file`"),
         ("--max_steps", "argument `--max_steps`: expected one argument"),
@@ -269,14 +259,6 @@ class ErrorTest(ArgumentsTestCase):
     def test_a_wrong_flag_is_named(self, args, expected):
         self.assertRegex(self.message(args.split()), expected)
 
-    def test_the_nearest_choices_of_an_invalid_one_are_named(self):
-        message = self.message(["--attn_implementation", "depth_flx"], (ModelArguments,))
-        self.assertRegex(message, "invalid choice: 'depth_flx'. Did you mean 'depth_flex'")
-        message = self.message(["--optim", "adamv"], (Seq2SeqTrainingArguments,))
-        self.assertRegex(message, "invalid choice: 'adamv'. Did you mean 'adamw_torch', 'adamw_torch_fused', ")
-        message = self.message(["--lr_scheduler_type", ""], (Seq2SeqTrainingArguments,))
-        self.assertRegex(message, "invalid choice: ''. The choices are: 'linear', ")
-
     def test_what_a_file_merges_into_it_stays_text(self):
         text = "<<: {report_to: [none], eval_strategy: no, save_strategy: 'epoch'}\nsave_strategy: no\n"
         (arguments,) = parse_arguments([Seq2SeqTrainingArguments], [self.config(text)])
@@ -286,6 +268,7 @@ class ErrorTest(ArgumentsTestCase):
         ("--learning_rate -1e-3", "argument `--learning_rate`: expected one argument"),
         ("--run_name -x", "argument `--run_name`: expected one argument"),
         ("--no_logging_first_steps", "unknown argument .*: did you mean `--no_logging_first_step`"),
+        ("--lr_scheduler_type=", "invalid choice: ''. The choices are: 'linear', "),
         ("--do_train true a.yaml", "unexpected value 'a.yaml': a configuration file comes first"),
     )
     def test_of_transformers_a_wrong_flag_is_named_likewise(self, args, expected):
