@@ -103,7 +103,7 @@ class _BeforeAnyModel(importlib.abc.MetaPathFinder):
         return spec
 
 
-# `import hf_depth` makes `AutoModelForSeq2SeqLM.from_pretrained(folder)` know DEPTH models: their import registers them.
+# `AutoModelForSeq2SeqLM.from_pretrained(folder)` knows DEPTH models: their import registers them.
 if "transformers.models" in sys.modules:
     importlib.import_module(".models", __name__)
 else:

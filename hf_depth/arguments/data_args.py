@@ -340,13 +340,14 @@ class ObjectiveArguments:
         if self.sentence_language is not None:
             get_sentence_splitter(self.sentence_language)  # raises if there are no rules for it
         noise = {name: getattr(DepthObjective, name) for name in ("mlm_probability", "mean_noise_span_length")}
-        check_noise(**noise | self._given(noise))
+        check_noise(**self._completed(noise))
         if self.denoisers is not None:
             self.denoisers = parse_denoisers(self.denoisers)
 
-    def _given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of some flags that are given."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    def _completed(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of some flags, with defaults for those that are not given."""
+        given = {name: getattr(self, name) for name in defaults}
+        return {name: default if given[name] is None else given[name] for name, default in defaults.items()}
 
     def check(self, model_type: str) -> None:
         """Check that the objective is one for this kind of model."""
@@ -357,45 +358,41 @@ class ObjectiveArguments:
             raise UserError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")
         # Others are left aside, so that one file of arguments serves a DEPTH model and its T5 baseline.
         for name in ("pmi_vocab_file", "pack_examples"):
-            if getattr(self, name) and name not in self._settings(model_type):
+            if getattr(self, name) and name not in self.settings(model_type):
                 raise UserError(
                     f"`{name}` is not for `--objective {self.objective}` of `--model_type {model_type}`: leave it out."
                 )
 
-    def _settings(self, model_type: str) -> dict[str, Any]:
-        """The flags that are settings of the objective, with its defaults."""
+    def settings(self, model_type: str) -> dict[str, Any]:
+        """The settings of the objective: flags, or the defaults of its class."""
         from ..data.objectives import OBJECTIVES
 
         flags = {item.name for item in fields(self)}
-        return {
-            item.name: item.default for item in fields(OBJECTIVES[model_type, self.objective]) if item.name in flags
-        }
+        own = fields(OBJECTIVES[model_type, self.objective])
+        return self._completed({item.name: item.default for item in own if item.name in flags})
 
     def build(self, model_type: str, tokenizer: "transformers.PreTrainedTokenizerBase") -> "Objective":
         """
-        The objective that the flags describe. A flag that is not given leaves the default of the objective's class.
-        Mode tokens of a mixture of denoisers are added to the tokenizer.
+        The objective that the flags describe. Mode tokens of a mixture of denoisers are added to the tokenizer.
         """
         from ..data.objectives import OBJECTIVES
         from ..data.tokenization import add_mode_tokens
 
         self.check(model_type)
-        settings = self._settings(model_type)
-        given = self._given(settings)
+        settings = self.settings(model_type)
         if (self.min_sentences or 1) > 1 and "min_sentences" not in settings:
             logger.warning(
                 f"`min_sentences` {self.min_sentences} has no effect with `--model_type {model_type}`: examples "
                 "with fewer sentences are kept."
             )
-        if (settings | given).get("mode_tokens"):
-            modes = [one.mode for one in (settings | given)["denoisers"]]
-            add_mode_tokens(tokenizer, [mode for mode in modes if mode is not None])
+        if settings.get("mode_tokens"):
+            add_mode_tokens(tokenizer, [one.mode for one in settings["denoisers"] if one.mode is not None])
+        given = {name: value for name, value in settings.items() if getattr(self, name) is not None}
         return OBJECTIVES[model_type, self.objective](tokenizer, **given)
 
     def describe(self, model_type: str) -> dict[str, Any]:
         """The settings of the objective, which identify a run."""
-        settings = self._settings(model_type)
-        settings |= self._given(settings)
+        settings = self.settings(model_type)
         if "denoisers" in settings:
             settings["denoisers"] = [asdict(denoiser) for denoiser in settings["denoisers"]]
         return {"objective": self.objective} | settings

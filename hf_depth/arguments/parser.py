@@ -51,8 +51,8 @@ def parse_arguments(
     - `_argument_group_name`, the topic of its flags in `--help`;
     - `option_groups`, which maps the name of a flag to fields that are options of it. With `{"config_overrides":
       ("d_model",)}`, one writes `--config_overrides d_model=256`, or a mapping in a file;
-    - `alternatives`, groups of fields, each with a source of data and what belongs to it. A flag for one of the sources
-      replaces the others in the file: `--train_file` its `dataset_name`;
+    - `alternatives`, groups of fields, each with a source of data and what belongs to it. A flag for one of these
+      sources replaces the others in the file: `--train_file` its `dataset_name`;
     - `full_class`, the place of a subclass with the flags of transformers, which is filled instead. It takes seconds
       to import. `--help` and an unknown flag are answered without it.
 

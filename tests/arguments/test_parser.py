@@ -21,7 +21,6 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from helpers import ROOT, process_environment, script_arguments
 from hf_depth import DepthTrainingArguments
 from hf_depth.arguments import TaskTrainingFlags, parser
-from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
 
 
