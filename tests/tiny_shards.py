@@ -2,13 +2,11 @@
 
 import hashlib
 from pathlib import Path
-from unittest import mock
 
 from datasets import Dataset
 
 from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
 from hf_depth import DepthObjective, PrefixLMObjective, SpanCorruptionObjective
-from hf_depth.data import shards
 from hf_depth.data.shards import ShardFolder, prepare_shards
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -39,10 +37,9 @@ def contents(folder: str) -> dict[str, str]:
 
 class ShardsTestCase(CorpusTestCase):
     def prepare(self, kind: str = "depth", number: int = 40, name: str = "shards", **options) -> ShardFolder:
-        """Small shards, of five or six documents, with batches of three examples."""
+        """Small shards, of five or six documents."""
         options = {"shard_size": 2000, "text": {"source": "tests"}} | options
-        with mock.patch.object(shards, "BATCH_SIZE", 3):
-            return prepare_shards({"train": documents(number)}, OBJECTIVES[kind](), self.path(name), **options)
+        return prepare_shards({"train": documents(number)}, OBJECTIVES[kind](), self.path(name), **options)
 
     def examples(self, folder: ShardFolder, split: str = "train"):
         return folder.sources(split)["text"]

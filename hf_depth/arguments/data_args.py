@@ -215,13 +215,6 @@ class CorpusArguments:
             "overwrite": self.overwrite_cache,
         }
 
-    @property
-    def begun_tokenizer(self) -> str | None:
-        """The folder of the tokenizer with which shards have begun to be prepared, and should be continued."""
-        from ..data.shards import begun_tokenizer_folder
-
-        return None if self.overwrite_cache else begun_tokenizer_folder(self.tokenized_dataset_dir)
-
     def open_shards(self) -> "ShardFolder | None":
         """The shards to train from, `None` if the run prepares the text. `UserError` beside another text."""
         from ..data.shards import ShardFolder, differences

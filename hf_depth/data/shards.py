@@ -1,29 +1,30 @@
 """
-Pre-tokenised shards: Arrow files of token ids, which are prepared once and read by any number of runs.
+Pre-tokenised shards: token ids on the disk, which are prepared once and read by any number of runs.
 
-    DIR/manifest.json            Settings and versions; at the end also counts and the list of shards.
-    DIR/tokenizer/               The tokenizer of the ids.
-    DIR/train/text/00000.arrow   And so on, by split and source.
+    DIR/manifest.json         Settings and versions; at the end also the counts of each source.
+    DIR/tokenizer/            The tokenizer of the ids.
+    DIR/train/text/00000/     And so on, by split and source: a folder of `Dataset.save_to_disk`, with its counts.
 
 A shard holds the examples of consecutive documents, in their order. The division does not depend on the number of
 processes. Each shard is renamed when it is whole, so that a killed preparation continues with the missing shards.
-`datasets` maps the files into memory, so a run reads them in any order and copies nothing.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset, Features, List, Value, concatenate_datasets
+from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
@@ -42,25 +43,23 @@ from .mixture import (
     naming_source,
     summed_statistics,
 )
-from .preprocessing import dataset_statistics, no_examples
-from .streams import DOCUMENTS_AT_ONCE, JOINED_DOCUMENTS_AT_ONCE
+from .preprocessing import Preprocessor, dataset_statistics, no_examples
 from .tokenization import TextEncoder
 
 logger = logging.getLogger(__name__)
 
-SHARDS_VERSION = 3
+SHARDS_VERSION = 4
 TOKENIZER_FOLDER = "tokenizer"
+COUNTS_FILE = "counts.json"  # of a shard: what it holds, and a hash of what it was made of
 SOURCE = "text"  # the name of the source of documents without a mixture
 SHARD_SIZE = 16_000_000  # bytes of text
-BATCH_SIZE = 1000  # examples in a record batch
-SCHEMA_KEY = b"hf_depth"
+BATCH_SIZE = 1000  # documents that are prepared, and joined or packed, together: as by `datasets.map`
 
 # Settings of objectives that only collators use. The preparation does not depend on them.
 DRAWN_SETTINGS = frozenset(("sentence_shuffling_probability", "metadata_probability"))
 # Counts in addition to those of `dataset_statistics`. Dropped are documents that begin in no example.
 DOCUMENT_COUNTS = ("documents", "documents_dropped")
-
-Shard = dict[str, Any]  # the description of a shard: `examples`, `digest`, `counts`
+DAMAGE = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)  # what reading a damaged shard raises
 
 
 @dataclass
@@ -68,8 +67,8 @@ class ShardFolder:
     """
     A finished folder of shards. Open one with [`ShardFolder.open`], write one with [`prepare_shards`].
 
-    The `manifest` is its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `sources` (their counts),
-    `shards` (the number of `examples` and the `digest` of each).
+    The `manifest` is its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `mixing`, `counts` and
+    `digest` (a short hash of text and settings).
 
     >>> import tempfile
     >>> from hf_depth import ShardFolder, SpanCorruptionObjective, prepare_shards, train_tokenizer
@@ -89,17 +88,15 @@ class ShardFolder:
 
     @classmethod
     def open(cls, folder: str | os.PathLike) -> "ShardFolder":
-        """Open a folder. Raises `ValueError` if something is missing; says what."""
+        """Open a folder; `ValueError` if it is none, not finished, or of an earlier release."""
         folder = Path(folder)
         manifest = _read_manifest(folder)
         if manifest is None:
             problem = f"is no folder of shards: no {MANIFEST_FILE}"
         elif manifest["versions"]["format"] != SHARDS_VERSION:
             problem = f"has the format {manifest['versions']['format']}, but {SHARDS_VERSION} is read here"
-        elif "shards" not in manifest:
+        elif "counts" not in manifest:
             problem = "is not finished"
-        elif missing := _missing(folder, manifest):
-            problem = f"is damaged: {missing[0]} is missing"
         else:
             return cls(folder, manifest)
         raise UserError(
@@ -110,7 +107,12 @@ class ShardFolder:
     @property
     def counts(self) -> dict[str, dict[str, Statistics]]:
         """By split and source, how many documents, examples and tokens there are, and what was dropped or cut."""
-        return self.manifest["sources"]
+        return self.manifest["counts"]
+
+    @property
+    def digest(self) -> str:
+        """A short hash of text and settings. Runs are described by it."""
+        return self.manifest["digest"]
 
     @property
     def source(self) -> str:
@@ -125,7 +127,7 @@ class ShardFolder:
     @property
     def mixing(self) -> Mixing | None:
         """The mixing that was chosen in the preparation; `None` if there was no mixture."""
-        mixing = self.manifest.get("mixing")
+        mixing = self.manifest["mixing"]
         return None if mixing is None else Mixing(**mixing)
 
     @property
@@ -133,48 +135,26 @@ class ShardFolder:
         """The folder of the tokenizer of the shards."""
         return str(self.folder / TOKENIZER_FOLDER)
 
-    @property
-    def digest(self) -> str:
-        """A short hash of text and settings. Runs are described by it."""
-        parts = [shard["digest"] for shard in self.manifest["shards"].values()]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
-
-    def check(self, objective: Objective) -> None:
-        """Raise `ValueError` if the objective would prepare other examples than the shards hold; names why."""
-        now = _plan(objective, 0, {})
-        changed = differences(self.manifest, now, ("tokenizer", "settings"))
-        if changed:
-            raise UserError(
-                f"The shards in `tokenized_dataset_dir` {self.folder} were prepared with {', '.join(changed)}. Train "
-                "with the settings and the tokenizer of the shards, or prepare others by `--preprocessing_only`."
-            )
-
-    def _shards(self, split: str, source: str) -> dict[str, Shard]:
-        place = f"{split}/{source}"
-        return {name: of for name, of in self.manifest["shards"].items() if name.rpartition("/")[0] == place}
-
     def sources(self, split: str) -> dict[str, Dataset]:
         """The examples of each source of a split, in numpy format; `ValueError` that names a damaged shard."""
         if split not in self.counts:
             known = listed(self.counts)
             raise UserError(f"`tokenized_dataset_dir` {self.folder} has no split {split!r}, only {known}.")
         found = {}
-        for source in self.counts[split]:
-            parts = [self._read(name, shard["examples"]) for name, shard in self._shards(split, source).items()]
+        for source, counts in self.counts[split].items():
+            parts = [self._read(f"{split}/{source}/{number:05}") for number in range(counts["shards"])]
             found[source] = concatenate_datasets(parts).with_format("numpy")
         return found
 
-    def _read(self, name: str, number: int) -> Dataset:
+    def _read(self, name: str) -> Dataset:
         try:
-            examples, reason = Dataset.from_file(str(self.folder / name)), "it is shorter than when it was written"
-        except (OSError, ValueError, pa.ArrowException) as error:
-            examples, reason = [], " ".join(str(error).split())
-        if len(examples) != number:
+            return _read_shard(self.folder / name)[0]
+        except DAMAGE as error:
+            reason = " ".join(str(error).split()).rstrip(".")
             raise UserError(
-                f"`tokenized_dataset_dir` {self.folder}: the shard {name} is damaged: {reason}. Remove this file, and "
-                "prepare again by `--preprocessing_only`."
-            )
-        return examples
+                f"`tokenized_dataset_dir` {self.folder}: the shard {name} is damaged: {reason}. Prepare again by "
+                "`--preprocessing_only`, which writes such shards anew."
+            ) from error
 
     def load_splits(
         self,
@@ -188,44 +168,51 @@ class ShardFolder:
         """
         Return what [`Objective.prepare_splits`] would make of the documents: splits and statistics. `max_samples` are
         the most examples of each split and source. Several sources are mixed as in the preparation, unless `mixing`
-        says otherwise. `ValueError` if the objective has other settings, see [`check`].
+        says otherwise. `ValueError` if the objective would prepare other examples; names why.
         """
-        self.check(objective)
+        if changed := differences(self.manifest, _plan(objective, 0, {}), ("tokenizer", "settings")):
+            raise UserError(
+                f"The shards in `tokenized_dataset_dir` {self.folder} were prepared with {', '.join(changed)}. Train "
+                "with the settings and the tokenizer of the shards, or prepare others by `--preprocessing_only`."
+            )
         mixing, data, statistics = mixing or self.mixing, {}, {}
         for split in splits:
             sources = self.sources(split)
-            counts = {name: _example_counts(self.counts[split][name]) for name in sources}
+            counts = {name: _of_examples(self.counts[split][name]) for name in sources}
             limit = (max_samples or {}).get(split)
             if limit is not None:
                 sources = {name: part.select(range(min(limit, len(part)))) for name, part in sources.items()}
                 unknown = objective.tokenizer.unk_token_id
                 counts = {name: dataset_statistics(part, unknown) for name, part in sources.items()}
-            if mixing is not None:
-                data[split], found = join_sources(split, sources, counts, mixing, seed)
-            elif len(sources) == 1:
-                (data[split],), found = sources.values(), {split: counts.popitem()[1]}
+            if mixing is None:
+                (data[split],), (statistics[split],) = sources.values(), counts.values()
             else:
-                raise UserError(
-                    f"`tokenized_dataset_dir` {self.folder} has several sources: {', '.join(sources)}. Say how to mix "
-                    "them by `dataset_mixture`."
-                )
-            statistics |= found
+                data[split], found = join_sources(split, sources, counts, mixing, seed)
+                statistics |= found
             objective.report(statistics[split], split)
         return data, statistics
 
     def table(self) -> str:
         """Return the counts of all splits and sources as a table for readers."""
-        names = (*DOCUMENT_COUNTS, "examples", "tokens", "tokens_cut")
-        rows = [["", *names, "shards"]]
+        names = (*DOCUMENT_COUNTS, "examples", "tokens", "tokens_cut", "shards")
+        rows = [["", *names]]
         for split, sources in self.counts.items():
             for source, counts in sources.items():
-                numbers = [*(counts[name] for name in names), len(self._shards(split, source))]
-                rows.append([f"{split}/{source}", *(f"{number:,}" for number in numbers)])
+                rows.append([f"{split}/{source}", *(f"{counts[name]:,}" for name in names)])
         return aligned(rows)
 
 
-def _example_counts(counts: Statistics) -> Statistics:
-    return {name: number for name, number in counts.items() if name not in DOCUMENT_COUNTS}
+def _of_examples(counts: Statistics) -> Statistics:
+    return {name: number for name, number in counts.items() if name not in (*DOCUMENT_COUNTS, "shards")}
+
+
+def _read_shard(folder: Path) -> tuple[Dataset, dict[str, Any]]:
+    """The examples of a shard, and its counts; raises one of `DAMAGE`."""
+    counts = json.loads((folder / COUNTS_FILE).read_text(encoding="utf-8"))
+    examples = Dataset.load_from_disk(folder)
+    if len(examples) != counts.get("rows", counts["examples"]):
+        raise ValueError("it is shorter than when it was written")
+    return examples, counts
 
 
 # ---- Settings -------------------------------------------------------------------------------------------------------
@@ -234,8 +221,8 @@ def _example_counts(counts: Statistics) -> Statistics:
 def _plan(objective: Objective, shard_size: int, text: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that shards depend on, as JSON values."""
     settings = {"model_type": objective.model_type, **objective.settings}
-    if file := getattr(objective, "pmi_vocab_file", None):
-        settings |= {"pmi_vocab_content": describe_file(file)}
+    if objective.pmi_vocab_file:
+        settings |= {"pmi_vocab_content": describe_file(objective.pmi_vocab_file)}
     plan = {
         "versions": {"format": SHARDS_VERSION, **objective.preprocessor().versions},
         "tokenizer": _tokenizer_digest(objective.tokenizer),
@@ -250,8 +237,11 @@ def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """A hash of vocabulary and rules, which does not depend on the folder of the tokenizer."""
     encoder = TextEncoder(tokenizer).tokenizer
     rules = encoder.to_str() if isinstance(encoder, Tokenizer) else type(encoder).__name__
-    content = json.dumps([sorted(tokenizer.get_vocab().items()), rules])
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+    return _digest([sorted(tokenizer.get_vocab().items()), rules])
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:12]
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None) -> list[str]:
@@ -282,37 +272,11 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
-def _missing(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
-    return [name for name in manifest["shards"] if not (folder / name).is_file()]
-
-
-def _write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / MANIFEST_FILE, json.dumps(content, indent=2))
-
-
-def _begun(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a folder to write to, `None` if it is new. Raises if the folder holds something else."""
-    manifest = _read_manifest(folder)
-    names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
-    others = {name for name in names if not name.startswith("_")} - {TOKENIZER_FOLDER}  # `_`: an unfinished file
-    if others and manifest is None:
-        raise UserError(
-            f"`tokenized_dataset_dir` {folder} is no folder of shards, but holds {min(others)}. Name a new folder."
-        )
-    return manifest
-
-
-def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
-    """Return the folder of the tokenizer of a preparation that has begun and should continue with it, or `None`."""
-    return None if _begun(Path(folder)) is None else str(Path(folder, TOKENIZER_FOLDER))
-
-
 # ---- Preparation ----------------------------------------------------------------------------------------------------
 
 
 def prepare_shards(
-    corpus: Mapping[str, Dataset | Mapping[str, Dataset]],
+    corpus: Mapping[str, Dataset | DocumentMixture],
     objective: Objective,
     folder: str | os.PathLike,
     *,
@@ -327,8 +291,7 @@ def prepare_shards(
     grow with the corpus. Shards of an earlier call with the same arguments are kept.
 
     Args:
-        corpus: the splits of [`load_corpus`], without streams. A split is one data set, or several by the names of
-            their sources. The mixing of a [`DocumentMixture`] is saved, too.
+        corpus: the splits of [`load_corpus`], without streams. The mixing of a [`DocumentMixture`] is saved, too.
         objective: what prepares them. Its tokenizer is saved, too.
         folder: new, empty, or from an earlier call, whose shards `overwrite` replaces.
         text_column: the column with the documents. The sources of a [`DocumentMixture`] have their own.
@@ -342,149 +305,131 @@ def prepare_shards(
     Traceback (most recent call last):
     hf_depth.errors.UserError: Shards are made from map-style data, but train is a stream: load it without `streaming`.
     """
-    sources = _documents_by_source(corpus, objective, text_column)
+    sources = list(_sources(corpus, objective, text_column))
     folder, plan = Path(folder), _plan(objective, shard_size, text or {})
-    mixing = getattr(corpus.get("train"), "mixing", None)
-    mixing = mixing and asdict(mixing)
-    saved = _begun(folder)
-    saved = None if overwrite else saved
-    if changed := differences(saved or plan, plan, plan):
+    saved = _read_manifest(folder)
+    others = {path.name for path in folder.glob("*")} - {TOKENIZER_FOLDER}  # which is trained there
+    if saved is None and others:
+        raise UserError(
+            f"`tokenized_dataset_dir` {folder} is no folder of shards, but holds {min(others)}. Name a new folder."
+        )
+    if overwrite and saved is not None:
+        for split in corpus:
+            shutil.rmtree(folder / split, ignore_errors=True)
+    elif changed := differences(saved or plan, plan, plan):
         raise UserError(
             f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
             "folder, or prepare this one anew by `overwrite_cache`."
         )
-    if saved is not None and "shards" in saved and not _missing(folder, saved):
-        logger.info(f"{folder} is already finished.")
-        _write_manifest(folder, saved | {"mixing": mixing})  # may change, as no example depends on it
-        return ShardFolder.open(folder)
-    if saved is None:
-        objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # first: a manifest implies a tokenizer
-    _write_manifest(folder, plan)
-    shards, counts = {}, {}
-    for (split, source), (documents, column) in sources.items():
-        written = _ShardWriter(objective, documents, column, folder, split, source, plan, overwrite).write_all(
-            num_proc
-        )
-        counts.setdefault(split, {})[source] = summed_statistics([one.pop("counts") for one in written.values()])
-        shards |= written
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_text(folder / MANIFEST_FILE, json.dumps(plan, indent=2))
+    objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)
+    counts, digests = {split: {} for split in corpus}, []
+    for split, source, documents, column in sources:
+        make = objective.training_preprocessor if split == "train" else objective.preprocessor
+        writer = _ShardWriter(documents, make(column), plan, folder / split / source, objective.tokenizer)
+        written = writer.write_all(num_proc)
+        digests += written.pop("digest")
+        counts[split][source] = {"shards": len(written["number"])}
+        counts[split][source] |= {name: sum(numbers) for name, numbers in written.items() if name != "number"}
     for split, found in counts.items():
-        objective.report(_example_counts(summed_statistics(list(found.values()))), split)
-    _write_manifest(folder, plan | {"sources": counts, "mixing": mixing, "shards": shards})
+        objective.report(summed_statistics(list(map(_of_examples, found.values()))), split)
+    mixing = getattr(corpus.get("train"), "mixing", None)  # may change from call to call: no example depends on it
+    finished = {"counts": counts, "digest": _digest(digests), "mixing": mixing and asdict(mixing)}
+    replace_text(folder / MANIFEST_FILE, json.dumps(plan | finished, indent=2))
     return ShardFolder.open(folder)
 
 
-def _documents_by_source(
-    corpus: Mapping[str, Dataset | Mapping[str, Dataset]], objective: Objective, text_column: str
-) -> dict[tuple[str, str], tuple[Dataset, str]]:
-    """The documents and their text column, by split and source."""
-    found = {}
+def _sources(
+    corpus: Mapping[str, Dataset | DocumentMixture], objective: Objective, text_column: str
+) -> Iterator[tuple[str, str, Dataset, str]]:
+    """The split, the name, the documents and the text column of each source."""
     for split, documents in corpus.items():
-        columns = {}
+        parts = {SOURCE: (documents, text_column)}
         if isinstance(documents, DocumentMixture):
-            columns = {name: source.text_column for name, source in documents.sources.items()}
-        for source, part in (documents if isinstance(documents, Mapping) else {SOURCE: documents}).items():
+            parts = {name: (documents[name], source.text_column) for name, source in documents.sources.items()}
+        for name, (part, column) in parts.items():
             if not isinstance(part, Dataset):
                 raise UserError(
                     f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
                 )
-            column = columns.get(source, text_column)
-            with naming_source(source) if columns else nullcontext():
+            with naming_source(name) if isinstance(documents, DocumentMixture) else contextlib.nullcontext():
                 part, _ = readable_documents(part, column, objective.metadata_columns)
-            found[split, source] = part, column
-    return found
+            yield split, name, part, column
 
 
 class _ShardWriter:
-    """Writes the shards of a source that are missing or damaged."""
+    """Writes the shards of a source that are missing or damaged, or were made of other documents."""
 
     def __init__(
         self,
-        objective: Objective,
         documents: Dataset,
-        text_column: str,
-        folder: Path,
-        split: str,
-        source: str,
+        preprocessor: Preprocessor,
         plan: Mapping[str, Any],
-        overwrite: bool,
+        folder: Path,
+        tokenizer: PreTrainedTokenizerBase,
     ):
-        make = objective.training_preprocessor if split == "train" else objective.preprocessor
-        self.folder, self.place, self.overwrite = folder, f"{split}/{source}", overwrite
-        self.preprocessor = make(text_column)
-        self.unk_token_id = objective.tokenizer.unk_token_id
-        # Small integers in lists; a count outside of a list may be larger.
-        ids = pa.list_(pa.uint16() if len(objective.tokenizer) <= 1 << 16 else pa.uint32())
-        schema = self.preprocessor.features.arrow_schema
-        self.schema = pa.schema([item.with_type(ids) if pa.types.is_list(item.type) else item for item in schema])
+        self.documents = documents.select_columns(list(preprocessor.input_columns))
+        self.preprocessor, self.folder, self.unk_token_id = preprocessor, folder, tokenizer.unk_token_id
         self.plan = [plan[name] for name in ("versions", "tokenizer", "settings")]
         self.parent = os.getpid()
-        joins = self.preprocessor.joins_documents
-        self.documents_at_once = JOINED_DOCUMENTS_AT_ONCE if joins else DOCUMENTS_AT_ONCE
-        self.documents = documents.select_columns(list(self.preprocessor.input_columns))
+        # Small integers in lists; a count outside of a list may be larger.
+        ids = List(Value("uint16" if len(tokenizer) <= 1 << 16 else "uint32"))
+        features = preprocessor.features.items()
+        self.features = Features({name: ids if isinstance(feature, List) else feature for name, feature in features})
         table = self.documents.data
         self.rows = max(1, round(plan["shard_size"] * len(table) / max(table.nbytes, 1)))  # documents of a shard
-        if joins:  # keep documents that are joined in one shard
-            self.rows = math.ceil(self.rows / self.documents_at_once) * self.documents_at_once
+        if preprocessor.joins_documents:  # documents that are joined are in one shard
+            self.rows = math.ceil(self.rows / BATCH_SIZE) * BATCH_SIZE
 
-    def write_all(self, num_proc: int | None) -> dict[str, Shard]:
-        """Write what is missing, with so many processes. Returns the descriptions of all shards by their names."""
-        place = self.folder / self.place
-        place.mkdir(parents=True, exist_ok=True)
+    def write_all(self, num_proc: int | None) -> dict[str, list]:
+        """The numbers, hashes and counts of all shards, which so many processes write where they lack."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         numbers = Dataset.from_dict({"number": range(math.ceil(len(self.documents) / self.rows))})
+        place = "/".join(self.folder.parts[-2:])
         written = numbers.map(
             self,
             num_proc=num_proc and max(1, min(num_proc, len(numbers))),
             new_fingerprint="shards",  # hashing the writer would hash all documents in memory
             load_from_cache_file=False,
-            desc=f"Preparing shards of {self.place}",
+            desc=f"Preparing shards of {place}",
         )
-        shards = {row["name"]: json.loads(row["shard"]) for row in written}
-        for path in place.iterdir():
-            if f"{self.place}/{path.name}" not in shards:  # from a longer text or a killed process
-                path.unlink()
-        if not any(shard["examples"] for shard in shards.values()):
-            raise no_examples(f"the documents of {self.place}", self.preprocessor)
-        return shards
+        for path in self.folder.iterdir():
+            if not path.name.isdecimal() or int(path.name) >= len(numbers):  # of a killed process, of a longer text
+                shutil.rmtree(path)
+        if not any(written["examples"]):
+            raise no_examples(f"the documents of {place}", self.preprocessor)
+        return written.to_dict()
 
-    def __call__(self, row: dict[str, int]) -> dict[str, str]:
+    def __call__(self, row: dict[str, int]) -> dict[str, Any]:
         if self.parent not in (os.getpid(), os.getppid()):
             os._exit(1)  # the parent was killed, and its successor does not wait for this process
-        first = row["number"] * self.rows
-        documents = self.documents[first : first + self.rows]
-        content = json.dumps([self.plan, documents], default=str)
-        digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-        name = f"{self.place}/{row['number']:05}.arrow"
-        shard = None if self.overwrite else _written(self.folder / name)
-        if shard is None or shard["digest"] != digest:
-            shard = self._write(self.folder / name, documents, digest)
-        return {"name": name, "shard": json.dumps(shard)}
+        folder = self.folder / f"{row['number']:05}"
+        documents = self.documents[row["number"] * self.rows : (row["number"] + 1) * self.rows]
+        digest = _digest([self.plan, documents])
+        with contextlib.suppress(*DAMAGE):
+            _, counts = _read_shard(folder)
+            if counts["digest"] == digest:
+                return counts
+        return self._write(folder, documents, digest)
 
-    def _write(self, path: Path, documents: dict[str, list], digest: str) -> Shard:
-        number, features = len(documents[self.preprocessor.text_column]), self.preprocessor.features.arrow_schema
-        tables = []
-        for start in range(0, number, self.documents_at_once):
-            batch = {name: values[start : start + self.documents_at_once] for name, values in documents.items()}
-            tables.append(pa.Table.from_pydict(self.preprocessor(batch), schema=features).cast(self.schema))
-        table = pa.concat_tables(tables).combine_chunks()
+    def _write(self, folder: Path, documents: dict[str, list], digest: str) -> dict[str, Any]:
+        number, schema, tables = len(documents[self.preprocessor.text_column]), self.preprocessor.features, []
+        for start in range(0, number, BATCH_SIZE):
+            batch = {name: values[start : start + BATCH_SIZE] for name, values in documents.items()}
+            tables.append(pa.Table.from_pydict(self.preprocessor(batch), schema=schema.arrow_schema))
+        table = pa.concat_tables(tables).cast(self.features.arrow_schema)
+        examples = Dataset(table, fingerprint=digest)
         dropped = number - pc.sum(table["num_documents"], min_count=0).as_py()
-        counts = {"documents": number, "documents_dropped": dropped}
-        counts |= dataset_statistics(Dataset(table), self.unk_token_id)
-        shard = {"examples": len(table), "digest": digest, "counts": counts}
-        table = table.replace_schema_metadata({SCHEMA_KEY: json.dumps(shard)})
-        aside = path.with_name(f"_{path.name}.{os.getpid()}")
-        with aside.open("wb") as file:
-            with pa.ipc.new_stream(file, table.schema) as stream:
-                stream.write_table(table, BATCH_SIZE)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-        return shard
-
-
-def _written(path: Path) -> Shard | None:
-    """The description of a shard in its file; `None` if the file is missing or damaged."""
-    try:
-        with pa.memory_map(str(path)) as file:
-            return json.loads(pa.ipc.open_stream(file).schema.metadata[SCHEMA_KEY])
-    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
-        return None
+        counts = {"digest": digest, "documents": number, "documents_dropped": dropped}
+        counts |= dataset_statistics(examples, self.unk_token_id)
+        aside = folder.with_name(f"_{folder.name}.{os.getpid()}")
+        with contextlib.ExitStack() as stack:
+            if not are_progress_bars_disabled():  # there is one of all shards
+                stack.callback(enable_progress_bars)
+            disable_progress_bars()
+            examples.save_to_disk(aside, num_shards=1)
+        replace_text(aside / COUNTS_FILE, json.dumps(counts))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(aside, folder)
+        return counts

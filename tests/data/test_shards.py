@@ -61,69 +61,93 @@ class PrepareShardsTest(ShardsTestCase):
             prepare_shards({"train": Dataset.from_dict({"text": ["", None]})}, OBJECTIVES["t5"](), self.path("x"))
 
 
-def prepare_and_die(folder: str, number_of_shards: int, after_writing: bool):
-    """Kill this process when it has written so many shards, or before it renames the last of them."""
-    replace, calls = os.replace, []
+def prepare_and_die(folder: str, number_of_shards: int):
+    """Kill this process before a shard is renamed to its name, but for so many of them."""
+    replace, renamed = os.replace, []
 
     def counted(source, target):
-        if str(target).endswith(".arrow"):
-            calls.append(target)
-            if len(calls) == number_of_shards + after_writing:
+        if Path(target).name.isdecimal():
+            if len(renamed) == number_of_shards:
                 os.kill(os.getpid(), signal.SIGKILL)
+            renamed.append(target)
         replace(source, target)
 
-    with mock.patch.object(os, "replace", counted), mock.patch.object(shards, "BATCH_SIZE", 3):
+    with mock.patch.object(os, "replace", counted):
         text = {"source": "tests"}
         prepare_shards({"train": documents()}, OBJECTIVES["depth"](), folder, shard_size=2000, text=text)
 
 
+def arrow_file(shard: Path) -> Path:
+    (file,) = shard.glob("*.arrow")
+    return file
+
+
 class ResumedPreparationTest(ShardsTestCase):
-    @parameterized.parameters((1, False), (3, True))
-    def test_what_was_killed_goes_on_with_the_shards_that_are_missing(self, number, after_writing):
-        arguments = (self.path("killed"), number, after_writing)
+    @parameterized.parameters(0, 3)
+    def test_what_was_killed_goes_on_with_the_shards_that_are_missing(self, number):
+        arguments = (self.path("killed"), number)
         process = multiprocessing.get_context("fork").Process(target=prepare_and_die, args=arguments)
         process.start()
         process.join()
         self.assertEqual(process.exitcode, -signal.SIGKILL)
-        finished = {p: p.stat().st_mtime_ns for p in Path(self.path("killed"), "train", "text").glob("0*")}
-        self.assertLen(finished, number if after_writing else number - 1)  # half a shard is not seen
+        finished = {p: p.stat().st_ino for p in Path(self.path("killed"), "train", "text").glob("0*")}
+        self.assertLen(finished, number)  # half a shard is not seen
         with self.assertRaisesRegex(ValueError, "is not finished. Prepare it"):
             ShardFolder.open(self.path("killed"))
         self.prepare(name="killed")
-        self.assertEqual({p: p.stat().st_mtime_ns for p in finished}, finished)
+        self.assertEqual({p: p.stat().st_ino for p in finished}, finished)
         self.prepare(name="whole")
         self.assertEqual(contents(self.path("killed")), contents(self.path("whole")))
 
     def test_a_finished_folder_is_left_as_it_is_unless_it_is_to_be_overwritten(self):
         folder = self.prepare()
-        with mock.patch.object(shards._ShardWriter, "write_all", side_effect=AssertionError):
+        before = contents(folder.folder)
+        with mock.patch.object(shards._ShardWriter, "_write", side_effect=AssertionError):
             self.prepare()
-        before = contents(folder.folder)
-        (path, *_) = sorted(Path(folder.folder).glob("train/text/*"))
-        time_before = path.stat().st_mtime_ns
-        self.prepare(overwrite=True)
-        self.assertNotEqual(path.stat().st_mtime_ns, time_before)
-        self.assertEqual(contents(folder.folder), before)
-
-    def test_shards_that_are_missing_or_damaged_are_named_and_written_again(self):
-        folder = self.prepare()
-        before = contents(folder.folder)
-        first, second, third, *_ = sorted(Path(folder.folder).glob("train/text/*"))
-        first.write_bytes(first.read_bytes()[:-500])
-        message = "^`tokenized_dataset_dir` .*text/00000.arrow is damaged: .* by `--prep"
-        with self.assertRaisesRegex(ValueError, message):
-            self.examples(ShardFolder.open(folder.folder))
-        first.unlink()
-        second.write_bytes(b"?")
-        with self.assertRaisesRegex(ValueError, "train/text/00000.arrow is missing. Prepare it"):
-            ShardFolder.open(folder.folder)
+            self.assertEqual(contents(folder.folder), before)
+            with self.assertRaises(AssertionError):
+                self.prepare(overwrite=True)
         self.prepare()
         self.assertEqual(contents(folder.folder), before)
 
+    @parameterized.parameters(
+        lambda shard: shutil.rmtree(shard),
+        lambda shard: (shard / "dataset_info.json").write_text("{"),
+        lambda shard: (shard / "state.json").write_text("{}"),
+        lambda shard: (shard / "counts.json").unlink(),
+        lambda shard: arrow_file(shard).write_bytes(arrow_file(shard).read_bytes()[:-200]),
+        lambda shard: arrow_file(shard).write_bytes(b""),
+        lambda shard: (
+            Dataset.load_from_disk(shard).select([0]).save_to_disk(shard.with_name("_"))
+            or os.replace(arrow_file(shard.with_name("_")), arrow_file(shard))
+        ),
+    )
+    def test_a_damaged_shard_is_named_and_written_again(self, damage):
+        folder = self.prepare()
+        before = contents(folder.folder)
+        damage(Path(folder.folder, "train", "text", "00001"))
+        message = "^`tokenized_dataset_dir` [^\n]* the shard train/text/00001 is damaged: [^\n]* by `--prep[^\n]*$"
+        with self.assertRaisesRegex(ValueError, message):
+            self.examples(ShardFolder.open(folder.folder))
+        self.prepare()
+        self.assertEqual(contents(folder.folder), before)
+
+    def test_a_damaged_manifest_is_named(self):
+        folder = self.prepare()
+        for damaged in ("{", "[]", "{}"):
+            self.write("shards/manifest.json", damaged)
+            with self.assertRaisesRegex(ValueError, "manifest.json cannot be read .*Start anew in another folder"):
+                ShardFolder.open(folder.folder)
+
+    def test_shards_of_an_earlier_release_are_refused(self):
+        folder = self.prepare()
+        folder.manifest["versions"]["format"] = 3
+        self.write("shards/manifest.json", json.dumps(folder.manifest))
+        with self.assertRaisesRegex(ValueError, r"has the format 3, but \d is read here. Prepare it \(again\) by"):
+            ShardFolder.open(folder.folder)
+
     def test_shards_of_a_text_that_has_changed_are_written_again(self):
-        folder = self.prepare(number=80)
-        del folder.manifest["shards"]  # as before the end of a preparation
-        Path(folder.folder, "manifest.json").write_text(json.dumps(folder.manifest))
+        self.prepare(number=80)
         changed = self.prepare(number=39)
         self.assertEqual(
             plain_examples(self.examples(changed)), plain_examples(OBJECTIVES["depth"]().prepare(documents(39)))
@@ -145,24 +169,26 @@ class ShardFolderTest(ShardsTestCase):
     def test_other_settings_are_refused_unless_only_a_collator_uses_them(self):
         folder = self.prepare()
         tokenizer = load_tokenizer(folder.tokenizer_folder)
-        folder.check(DepthObjective(tokenizer, max_source_length=96, sentence_shuffling_probability=0.9))
+        folder.load_splits(
+            DepthObjective(tokenizer, max_source_length=96, sentence_shuffling_probability=0.9), ["train"]
+        )
         with self.assertRaisesRegex(ValueError, r"max_source_length 96 \(now 80\), .*min_sentences 1 \(now 2"):
-            folder.check(OBJECTIVES["depth"](max_source_length=80, min_sentences=2))
+            folder.load_splits(OBJECTIVES["depth"](max_source_length=80, min_sentences=2), ["train"])
         with self.assertRaisesRegex(ValueError, r"model_type depth \(now t5\)"):
-            folder.check(OBJECTIVES["t5"]())
+            folder.load_splits(OBJECTIVES["t5"](), ["train"])
         tokenizer = tiny_tokenizer(sentence_tokens=True)
         tokenizer.add_tokens(["Netherfield"])
         with self.assertRaisesRegex(ValueError, "tokenizer [0-9a-f]{12} .now [0-9a-f]{12}."):
-            folder.check(DepthObjective(tokenizer, max_source_length=96))
+            folder.load_splits(DepthObjective(tokenizer, max_source_length=96), ["train"])
 
     def test_shards_with_the_units_of_another_vocabulary_are_refused(self):
         self.write("pmi.txt", "mr. bennet\n")
         objective = OBJECTIVES["depth"](pmi_vocab_file=self.path("pmi.txt"))
         folder = prepare_shards({"train": documents(7)}, objective, self.path("shards"))
-        folder.check(objective)
+        folder.load_splits(objective, ["train"])
         self.write("pmi.txt", "good fortune\n")
         with self.assertRaisesRegex(ValueError, "pmi_vocab_content 11 bytes.*now 13 bytes"):
-            folder.check(objective)
+            folder.load_splits(objective, ["train"])
 
     def test_a_mixture_from_shards_is_that_from_text(self):
         sources = [
@@ -182,7 +208,7 @@ class ShardFolderTest(ShardsTestCase):
         self.assertAlmostEqual(data["train"].probabilities["a"], 0.9)  # by the weights of the run
         # Other weights are kept without preparing anew.
         corpus["train"].mixing = Mixing({"a": 3.0, "b": 1.0})
-        with mock.patch.object(shards._ShardWriter, "write_all", side_effect=AssertionError):
+        with mock.patch.object(shards._ShardWriter, "_write", side_effect=AssertionError):
             folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
         self.assertEqual(folder.mixing, Mixing({"a": 3.0, "b": 1.0}))
 
