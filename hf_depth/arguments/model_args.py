@@ -194,10 +194,8 @@ class ModelArguments:
         """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
         from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens
 
-        if self.model_type != "depth":
-            return tokenizer
-        has_them = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
-        if self.num_sentence_tokens is None and has_them:
+        has_them = self.num_sentence_tokens is None and SENTENCE_TOKENS[0] in tokenizer.get_vocab()
+        if self.model_type != "depth" or has_them:
             return tokenizer
         return add_sentence_tokens(tokenizer, self.num_sentence_tokens or NUM_SENTENCE_TOKENS)
 

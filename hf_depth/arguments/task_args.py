@@ -122,17 +122,10 @@ def parse_task_arguments(
     model brings the tasks that its folder names, and the defaults of the flags with which it was evaluated. These it
     also brings to a task that is trained on one of its own, such as GLUE's `ax` to a model of `mnli`.
     """
-    from ..tasks.registry import training_tasks
     from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
 
     parsed = parse_arguments(dataclass_types, args, description=description)
-    model_args, task_args, *_ = parsed
-    config = model_tasks(model_args, task_args)
-    tasks = chosen_tasks(task_args, config, model_args.model_name_or_path)
-    if config is None and not any(task.train_split for task in tasks):
-        saved = _saved_config(model_args)
-        trained = {task.full_name for task in training_tasks(tasks)}
-        config = saved if saved and trained <= set(saved.task_names) else None
+    tasks, config = find_tasks(*parsed[:2])
     if config is not None:
         parsed = parse_arguments(dataclass_types, args, description=description, defaults=task_defaults(config))
     model_args, _, training_args = parsed
@@ -142,17 +135,23 @@ def parse_task_arguments(
     return *parsed, tasks
 
 
-def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> "TaskConfig | None":
+def find_tasks(model_args: ModelArguments, task_args: TaskArguments) -> "tuple[list[TaskSpec], TaskConfig | None]":
     """
-    What the folder of a fine-tuned model says about its tasks. `None` if the arguments name others, by a benchmark, a
-    task file or a `dataset_name`.
+    The tasks that the arguments name or else those of a fine-tuned model, and what its folder says about these; `None`
+    if they are not its own.
     """
+    from ..tasks.registry import training_tasks
+
     names = task_args.dataset_name or ()
-    if task_args.benchmark or task_args.task_file or ALL_TASKS in names:
-        return None
-    config = _saved_config(model_args, is_needed=not names)
-    own = {known for task in config.tasks for known in (task.name, task.full_name)} if config else set()
-    return config if own.issuperset(names) else None
+    if not (task_args.benchmark or task_args.task_file or ALL_TASKS in names):
+        config = _saved_config(model_args, is_needed=not names)
+        own = {known for task in config.tasks for known in (task.name, task.full_name)} if config else set()
+        if config is not None and own.issuperset(names):
+            return [config.task(name) for name in names or config.task_names], config
+    tasks = chosen_tasks(task_args, model_args.model_name_or_path)
+    config = None if any(task.train_split for task in tasks) else _saved_config(model_args)
+    trained = {task.full_name for task in training_tasks(tasks)}
+    return tasks, config if config is not None and trained <= set(config.task_names) else None
 
 
 def _saved_config(model_args: ModelArguments, is_needed: bool = False) -> "TaskConfig | None":
@@ -178,19 +177,12 @@ def task_defaults(config: "TaskConfig") -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in flags} | defaults
 
 
-def chosen_tasks(
-    task_args: TaskArguments, config: "TaskConfig | None" = None, model_name_or_path: str | None = None
-) -> "list[TaskSpec]":
-    """
-    The tasks that the arguments name, or those of a fine-tuned model: what [`model_tasks`] found where
-    `model_name_or_path` points to. `UserError` if they name none, or one that does not exist.
-    """
+def chosen_tasks(task_args: TaskArguments, model_name_or_path: str | None = None) -> "list[TaskSpec]":
+    """The tasks of the registry that the arguments name. `UserError` if they name none, or one that does not exist."""
     from ..tasks.config import TASK_CONFIG_FILE
     from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names
 
     names, benchmark = task_args.dataset_name or [], task_args.benchmark
-    if config is not None:
-        return [config.task(name) for name in names or config.task_names]
     files = [load_task_file(path) for path in task_args.task_file or ()]
     if benchmark is not None and files and not names and any(t.benchmark != benchmark for own in files for t in own):
         raise UserError(

@@ -29,25 +29,20 @@ def sentence_embeddings(
     states at the tokens of each sentence.
 
     The sentences of a document are read together. To embed sentences without their context, make each a document:
-    `[[sentence] for sentence in sentences]`. Nothing is ever cut, and other documents of the batch change nothing.
+    `[[sentence] for sentence in sentences]`. Nothing is ever cut.
 
     Args:
-        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model or a T5, and its tokenizer.
-        texts (`str`, `Sequence[str]` or `Sequence[Sequence[str]]`):
-            A text, which is split into sentences; the sentences of one document; or those of several.
-        layer (`int`, *optional*, defaults to -1): 0 are the token embeddings, -1 the normalized output of the encoder.
-        pooling (`str`, *optional*):
-            `"sentence_token"`, the default for a DEPTH model, or `"mean"` over the words of a sentence.
-        batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
-        sentence_language (`str`, *optional*, defaults to `"en"`): of a text, see [`get_sentence_splitter`].
+        model, tokenizer: a DEPTH model or a T5, and its tokenizer.
+        texts: a text, which is split into sentences; or the sentences of one document, or of each of several.
+        layer: 0 are the token embeddings, -1 the normalized output of the encoder.
+        pooling: `"sentence_token"`, the default for a DEPTH model, or `"mean"` over the words of a sentence.
+        batch_size: documents of one forward pass.
+        sentence_language: of a text, see [`get_sentence_splitter`].
 
-    Returns:
-        `torch.FloatTensor` of shape `(num_sentences, d_model)`, float32 and on the CPU; for several documents a list
-        with one for each.
+    Returns float32 on the CPU, `(num_sentences, d_model)`; for several documents a list with one for each.
 
-    Raises `ValueError` if model and tokenizer do not fit each other, or there is no such layer or pooling. Also if a
-    document has no sentence, too many, or one without a token. Raises `FloatingPointError` if an embedding is not
-    finite.
+    Raises `ValueError` if model and tokenizer do not fit each other, or a document cannot be read whole;
+    `FloatingPointError` if an embedding is not finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, sentence_embeddings, train_tokenizer
     >>> text = "It rains. The street is wet."
@@ -65,17 +60,16 @@ def sentence_embeddings(
         raise UserError(f"`pooling` must be one of {', '.join(poolings)} for {type(model).__name__}, got {pooling!r}.")
     check_sentence_tokens(model, tokenizer)
     if isinstance(texts, str):
-        is_one, splitter = True, get_sentence_splitter(sentence_language)
-        documents = encode_sentences([texts], TextEncoder(tokenizer), splitter)
+        is_one = True
+        documents = encode_sentences([texts], TextEncoder(tokenizer), get_sentence_splitter(sentence_language))
     else:
         check_has_order("texts", texts)
         texts = list(texts)
         is_one = bool(texts) and isinstance(texts[0], str)
         documents = encode_documents(tokenizer, [texts] if is_one else texts)
     laid_out = [_lay_out(model, tokenizer, number, document) for number, document in enumerate(documents)]
-    lengths = [len(input_ids) for input_ids, _ in laid_out]
     embed = partial(_embed, model, tokenizer, layer, pooling)
-    found = in_batches(model, embed, laid_out, lengths, batch_size)
+    found = in_batches(model, embed, laid_out, [len(input_ids) for input_ids, _ in laid_out], batch_size)
     for number, embeddings in enumerate(found):
         if not embeddings.isfinite().all():
             raise not_finite(f"An embedding of document {number}", model)

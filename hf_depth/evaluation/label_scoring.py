@@ -43,13 +43,9 @@ def score_labels(
     """
     Return the log-probability of each label for each example, in nats: float32, `(batch_size, num_labels)`.
 
-    The model should be in evaluation mode, and out of the wrapper of a distributed run.
-
-    Args:
-        model: a DEPTH model, our T5 or any other encoder-decoder.
-        input_ids, attention_mask: what the encoder reads, of shape `(batch_size, source_length)`.
-        label_ids: of shape `(num_labels, label_length)`, see [`encode_labels`].
-        length_normalized: divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
+    The model is any encoder-decoder in evaluation mode, out of the wrapper of a distributed run. `input_ids` and
+    `attention_mask` are what the encoder reads (batch_size, source_length), `label_ids` what [`encode_labels`] gives
+    (num_labels, label_length). `length_normalized` divides by the number of tokens, `</s>` included.
 
     Raises `ValueError` under PEFT's prefix tuning, whose virtual tokens the mask of the labels leaves out.
     """

@@ -214,19 +214,17 @@ def register_metric(
     Add a metric, which the `metric_names` of a task may then name.
 
     Args:
-        metric (`Callable` or `evaluate.Metric`):
-            A function of `(predictions, references)`, or a metric of `evaluate`, such as `evaluate.load("meteor")`. It
-            returns one score for all examples, or one for each, whose mean counts.
-        key (`str`, *optional*): the name; by default the function's or the metric's own.
-        kind (`str`):
-            What is compared. `"ids"`, for tasks with labels: arrays of the numbers of classes, -1 for an unparseable
+        metric: a function of `(predictions, references)`, or a metric of `evaluate`, such as
+            `evaluate.load("meteor")`. It returns one score for all examples, or one for each, whose mean counts.
+        key: the name; by default the function's or the metric's own.
+        kind: what is compared. `"ids"`, for tasks with labels: arrays of the numbers of classes, -1 for an unparseable
             prediction. A function that takes `num_labels` gets their number; one that takes `sample_weight` also
             scores majority and chance. `"values"`: arrays of numbers. `"texts"`, for free-form tasks: texts, and a
             list of references for each.
-        scale (`float`, *optional*, defaults to 1.0): by which the score is multiplied.
-        baseline (`float`, *optional*): for `"values"`, what guessing and always the same number score.
-        hub_name (`str`, *optional*): the name of the metric on the Hub, for the model card.
-        overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key.
+        scale: by which the score is multiplied.
+        baseline: for `"values"`, what guessing and always the same number score.
+        hub_name: the name of the metric on the Hub, for the model card.
+        overwrite: replace another metric of that key.
 
     Returns [`TaskMetric`]. Raises `ValueError` if there is no such kind, or the name is taken.
 

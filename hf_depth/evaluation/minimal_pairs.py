@@ -105,12 +105,8 @@ def score_minimal_pairs(
     """
     Return the log-probability of each sentence of each pair, in nats: float64, `(num_pairs, 2)`.
 
-    Args:
-        model: an encoder-decoder that fills blanks: DEPTH, a T5 or another one with sentinels.
-        pairs: the right sentence and the wrong one.
-        score: one of `SCORES`, see the module.
-        span_length: for `"spans"`, tokens of a blank.
-        batch_size: blanks of one forward pass.
+    The model is one that fills blanks: DEPTH, a T5 or another one with sentinels. `score` is one of `SCORES`, see the
+    module. A blank of `"spans"` has `span_length` tokens, a forward pass `batch_size` blanks.
 
     Raises `ValueError` if a sentence has no token, or model and tokenizer do not fit each other. A DEPTH model takes
     no `"prefix"`, as it reads whole sentences. Raises `FloatingPointError` if a log-probability is not finite.

@@ -51,20 +51,15 @@ class TaskPredictor:
         predictor([{"sentence1": "It rains.", "sentence2": "It is wet."}])
 
     Args:
-        model (`PreTrainedModel`): a DEPTH model or a T5, fine-tuned on the task.
-        tokenizer (`PreTrainedTokenizerBase`): the one that it was trained with.
-        task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`.
-        prediction_mode (`str`, *optional*, defaults to `"generate"`):
-            `"generate"` generates text, which may be none of the labels; `"score_labels"` takes the most probable
-            label.
-        length_normalize_scores (`bool`, *optional*, defaults to `False`):
-            Divide the log-probability of a label by its number of tokens.
-        batch_size (`int`, *optional*, defaults to 32): examples of one forward pass.
-        max_source_length (`int`, *optional*): tokens of an input at most, as in training; by default the task's.
-        sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
-        generation_max_length, generation_num_beams (`int`, *optional*):
-            For `generate()`, as in the evaluation of the training; by default the longest label or target, and what
-            `model.generation_config` says.
+        model, tokenizer: a DEPTH model or a T5, fine-tuned on the task, and its tokenizer.
+        task: the task, or its name in `DATASET_VALS`.
+        prediction_mode: `"generate"` generates text, which may be no label; `"score_labels"` takes the likeliest one.
+        length_normalize_scores: divide the log-probability of a label by its number of tokens.
+        batch_size: examples of one forward pass.
+        max_source_length: tokens of an input at most, as in training; by default the task's.
+        sentence_language: of the texts, see [`get_sentence_splitter`].
+        generation_max_length, generation_num_beams: for `generate()`, as in the evaluation of the training; by
+            default the longest label or target, and what `model.generation_config` says.
 
     Raises `ValueError` if model and tokenizer do not fit each other, a number is below 1, or a free-form task has
     labels to score.
@@ -131,19 +126,15 @@ class TaskPredictor:
         come from its `task_config.json` (see [`TaskConfig`]), unless they are given.
 
         Args:
-            name_or_path (`str` or `os.PathLike`):
-                The `output_dir` of a run, a checkpoint in it, or a name on the Hub. No code of it is run.
-            task (`TaskSpec` or `str`, *optional*):
-                Which task, if the model has several; or what an earlier version fine-tuned it on.
-            device (`str` or `torch.device`, *optional*): by default the first GPU, if there is one.
-            device_map (*optional*): instead of `device`, as for `PreTrainedModel.from_pretrained`.
-            dtype (`str` or `torch.dtype`, *optional*, defaults to `torch.float32`):
-                The type of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
-            revision, token, cache_dir: as for `PreTrainedModel.from_pretrained`.
+            name_or_path: the `output_dir` of a run, a checkpoint in it, or a name on the Hub. No code of it is run.
+            task: which one, if the model has several, or a registered one.
+            device: by default the first GPU, if there is one.
+            dtype: of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
+            device_map, revision, token, cache_dir: as for `PreTrainedModel.from_pretrained`.
             kwargs: further arguments of [`TaskPredictor`], instead of those of the file.
 
-        Raises `ValueError` if the model has several tasks and none is chosen, or its folder names no task. Raises
-        `OSError` if there is no such folder or repository, or the Hub cannot be reached.
+        Raises `ValueError` if no task is chosen of several, or the folder names none; `OSError` if there is no such
+        folder or repository, or the Hub cannot be reached.
         """
         dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
         if dtype not in (torch.float32, torch.bfloat16):
@@ -174,20 +165,18 @@ class TaskPredictor:
         Predict examples.
 
         Args:
-            examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
-                With the text columns of the task, or its `column_aliases`; other columns are left out. For a task with
-                one text column, a list of texts is enough. A path names a file: json, jsonl, csv, tsv, parquet, or
-                the .gz of one. See [`read_new_examples`].
-            return_scores (`bool`, *optional*, defaults to `False`): also score every label.
+            examples: dictionaries, a `Dataset` or a `pandas.DataFrame` with the text columns of the task, or its
+                `column_aliases`. For a task with one text column, a list of texts is enough. A path names a file:
+                json, jsonl, csv, tsv, parquet, or the .gz of one. See [`read_new_examples`].
+            return_scores: also score every label.
             generate_kwargs: for `generate()`, such as `num_beams=4`.
 
-        Returns:
-            `list[dict]`: for each example, in their order,
+        Returns for each example, in their order,
 
-            - `text`: what was generated, or with `"score_labels"` the label with the best score.
-            - `label`: for a task with labels, the one that `text` is, or `None` if it is none.
-            - `scores`, `best_label`: with `return_scores`, the log-probability of each label, and the label with the
-              best one. A warning counts how often it is another than `label`: `generate()` chooses token by token.
+        - `text`: what was generated, or with `"score_labels"` the label with the best score.
+        - `label`: for a task with labels, the one that `text` is, or `None` if it is none.
+        - `scores`, `best_label`: with `return_scores`, the log-probability of each label, and the label with the best
+          one. A warning counts how often it is another than `label`: `generate()` chooses token by token.
 
         Raises `ValueError` if an example lacks a column or it holds no text, or the task has no labels to score.
         Raises `FileNotFoundError` if there is no such file, `FloatingPointError` if a probability is not finite.

@@ -57,14 +57,11 @@ class ProbeOptions:
     How the examples of a probe are embedded.
 
     Args:
-        layer (`int`, *optional*, defaults to -1), pooling (`str`, *optional*): see [`sentence_embeddings`].
-        read_together (`bool`, *optional*, defaults to `False`):
-            Whether the encoder reads the text columns of an example as the sentences of one document. By default it
-            reads each by itself, as DiscoEval does.
-        normalization (`str`, *optional*, defaults to `"standardize"`):
-            Scales embeddings by those of the training examples. `"standardize"` gives each dimension the mean 0 and
-            the variance 1, `"whiten"` also makes them uncorrelated, and `"none"` leaves them as they are.
-        batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
+        layer, pooling, batch_size: see [`sentence_embeddings`].
+        read_together: whether the encoder reads the text columns of an example as the sentences of one document. By
+            default it reads each by itself, as DiscoEval does.
+        normalization: scales embeddings by those of the training examples. `"standardize"` gives each dimension the
+            mean 0 and the variance 1, `"whiten"` also makes them uncorrelated, and `"none"` leaves them as they are.
     """
 
     layer: int = -1
@@ -291,19 +288,12 @@ def probe_task(
     """
     Fit a probe on a task's training examples, and predict others by it. The model is not changed.
 
-    Args:
-        model, tokenizer: a DEPTH model or a T5, and its tokenizer.
-        spec: the task, one with classes.
-        train, validation:
-            To fit the classifier, and to choose it. Without validation examples, a fifth of the others is held out.
-        evaluated: the examples to predict by the names of their splits.
-        options: how examples are embedded.
-        baselines: those of `BASELINES` that are fitted, too.
+    `validation` chooses the classifier; without it, a fifth of `train` is held out. `evaluated` are the examples to
+    predict by the names of their splits, `baselines` those of `BASELINES` that are fitted, too.
 
     Returns one [`TaskEvaluation`] for each split: the predicted classes, and the metrics of [`compute_task_metrics`]
-    with `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines.
-
-    Raises `ValueError` if the task has no classes, or the training examples fewer than two of them.
+    with `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines. Raises `ValueError`
+    if the task has no classes, or the training examples fewer than two of them.
     """
     check_prediction_mode([spec], "probe", EVALUATION_MODES)
     train_label_ids = spec.label_ids(train)

@@ -26,11 +26,8 @@ def compute_task_metrics(
     """
     Score predictions by the metrics of their task. Unlabeled examples are left out.
 
-    Args:
-        rows: the examples, with the task's label column.
-        texts: the generated texts, one per example.
-        predicted_ids: instead of texts the class of each example.
-        train_label_ids: those of `rows` by default; the most frequent is the majority.
+    `texts` are the generated texts, `predicted_ids` instead the class of each example. The most frequent one of
+    `train_label_ids`, by default of those of `rows`, is the majority.
 
     Returns each of the task's metrics, between 0 and 1 except for correlations (-1 to 1) and metrics whose `scale` is
     100. If no example is labeled (GLUE's test sets), there is only `unparsed_fraction`. The others are

@@ -25,11 +25,11 @@ class TaskConfig:
     without this package, it also has the `prompts` of the tasks, with the text columns in braces.
 
     Args:
-        tasks (`tuple[TaskSpec, ...]`): one or several tasks, with the maximum lengths used in training.
+        tasks: one or several, with the maximum lengths used in training.
         sentence_tokens, sentence_language: as for [`TaskPreprocessor`].
-        prediction_mode, length_normalize_scores, generation_max_length, generation_num_beams (*optional*):
-            As for [`TaskTrainingArguments`].
-        loader_options (*optional*): maps the name of a loader to its options, see [`load_task`].
+        prediction_mode, length_normalize_scores, generation_max_length, generation_num_beams: as for
+            [`TaskTrainingArguments`].
+        loader_options: maps the name of a loader to its options, see [`load_task`].
     """
 
     tasks: tuple[TaskSpec, ...]

@@ -66,11 +66,9 @@ class TaskDataset(torch.utils.data.Dataset):
     An unlabeled example has the target -100. If no example is labeled, the items have no `labels`.
 
     Args:
-        spec: the task.
-        split: the name of the split, for reports.
+        spec, split: the task, and the name of its split.
         rows: the examples, with the columns of the task.
-        prepared:
-            The same examples from [`TaskPreprocessor`], in the same order. Only what runs no model needs none.
+        prepared: the same examples from [`TaskPreprocessor`], in the same order. Only what runs no model needs none.
         train_label_ids: the classes of the training examples. The most frequent one is the majority class.
         config: how the examples were prepared. [`TaskTrainer`] saves it with the model.
     """

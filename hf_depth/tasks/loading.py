@@ -39,22 +39,14 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class Loader:
-    """
-    A function that reads the examples of a task, and what is known about it.
+    """A function that reads the examples of a task, and what is known about it."""
 
-    Args:
-        load: called as `load(spec, files, options, split_seed=…, length=…)`, see [`load_task`].
-        options: the dataclass of its options.
-        counts_tokens: whether the examples depend on `length`.
-        find_files: returns the files of each split, called as `find_files(spec, files)`. No file may serve two tasks.
-        new_readers: reads files of new examples, see [`read_files`].
-    """
-
-    load: Callable[..., dict[str, Dataset]]
-    options: type = NoOptions
-    counts_tokens: bool = False
+    load: Callable[..., dict[str, Dataset]]  # called as `load(spec, files, options, split_seed=…, length=…)`
+    options: type = NoOptions  # the dataclass of its options
+    counts_tokens: bool = False  # whether the examples depend on `length`
+    # The files of each split, called as `find_files(spec, files)`. No file may serve two tasks.
     find_files: Callable[..., Mapping[str, Sequence[str]]] | None = None
-    new_readers: Mapping[str, RowReader] = field(default_factory=lambda: READERS)
+    new_readers: Mapping[str, RowReader] = field(default_factory=lambda: READERS)  # of new examples
 
     @property
     def option_names(self) -> list[str]:
@@ -95,21 +87,18 @@ def load_task(
     **file_arguments: Any,
 ) -> dict[str, Dataset]:
     """
-    Load the examples of a task and check them.
+    Load the examples of a task, of each split by its name, and check them, see [`tasks.reading.check_rows`].
 
     Args:
         task: the task, or its name in `DATASET_VALS`. Its `loader` is a key of `LOADERS`.
-        files:
-            Where to read. By default, the task's data set on the Hub. The discourse tasks and
+        files: where to read. By default, the task's data set on the Hub. The discourse tasks and
             `python/module_of_passage` then use Python's documentation.
         options: the loader's options, such as `DiscourseOptions`.
         split_seed: the seed of the loader's random choices.
-        length:
-            Counts the tokens of a text, see `TaskPreprocessor.length`. Some loaders leave out what does not fit.
+        length: counts the tokens of a text, see `TaskPreprocessor.length`. Some loaders leave out what does not fit.
         file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
 
-    Returns the examples of each split by its name, see [`tasks.reading.check_rows`]. Raises `ValueError` if something
-    is wrong with files, columns, texts, labels or options. The message names the file and the line or row.
+    An error names the file and the line or row.
     """
     spec = get_task(task) if isinstance(task, str) else task
     files = replace(files or TaskFiles(), **file_arguments)
@@ -166,9 +155,8 @@ def read_new_examples(examples: NewExamples, spec: TaskSpec, cache_dir: str | No
     """
     Return the texts of new examples, column by column, as they are read in training. Other columns are left out.
 
-    `examples` may also be a `pandas.DataFrame`. They have the text columns of the task or its `column_aliases`. A list
-    of texts is joined. If the task has one text column, an example may be a plain text. A path is a file as for
-    training, or a glob.
+    `examples` may also be a `pandas.DataFrame`. A list of texts is joined. If the task has one text column, an example
+    may be a plain text. A path is a file as for training, or a glob.
 
     >>> from hf_depth import get_task
     >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))

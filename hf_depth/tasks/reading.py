@@ -59,14 +59,12 @@ class TaskFiles:
     The files of a task. Without files, the task's data set on the Hub is read, or the default of its loader.
 
     Args:
-        train_file, validation_file, test_file (`str` or `Sequence[str]`, *optional*):
-            Files or globs: json, jsonl, csv, tsv, parquet, or text as .gz. They have the columns of the task or its
-            `column_aliases`; for discourse tasks, they hold documents. If a task has several validation or test
-            splits, the file is the first of them.
-        dataset_dir (`str` or `os.PathLike`, *optional*):
-            A folder with files called `train`, `validation` (or `valid`, `dev`, `val`), `test`, `validation_matched`
-            and so on. It may also have a folder for each task, as in GLUE, DiscoEval (`SP/arxiv/valid.txt`), the Hub.
-        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+        train_file, validation_file, test_file: files or globs: json, jsonl, csv, tsv, parquet, or text as .gz. They
+            have the columns of the task or its `column_aliases`; for discourse tasks, they hold documents. If a task
+            has several validation or test splits, the file is the first of them.
+        dataset_dir: a folder with files called `train`, `validation` (or `valid`, `dev`, `val`), `test`,
+            `validation_matched` and so on. It may also have a folder for each task, as in GLUE and DiscoEval.
+        cache_dir: as for `datasets.load_dataset`.
     """
 
     train_file: Files = None
@@ -93,9 +91,7 @@ def split_files(
 ) -> dict[str, list[str]]:
     """
     Return the files of each split. A named file is the first split of its kind and replaces a file of the folder.
-
-    `suffixes` are the extensions to look for, `folders` are further folders in `dataset_dir`. Raises `ValueError` if
-    files are missing or ambiguous.
+    `suffixes` are the extensions to look for, `folders` are further folders in `dataset_dir`.
     """
     named = {}
     for argument in FILE_ARGUMENTS:
@@ -186,9 +182,8 @@ def tab_separated(file: str) -> Iterator[tuple[str, list[str]]]:
 
 def tsv_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
     """
-    Yield the rows of a tab-separated table. Quotation marks are plain characters, as in GLUE's own files.
-
-    A line with too many or too few cells is an error, unless the task's `file_defects` name such lines.
+    Yield the rows of a tab-separated table. Quotation marks are plain characters, as in GLUE's own files. A line with
+    too many or too few cells is an error, unless the task's `file_defects` name such lines.
     """
     lines = tab_separated(file)
     first = next(lines, None)
@@ -293,18 +288,13 @@ def check_rows(
     dataset: Dataset, spec: TaskSpec, split: str, place: str | None = None, allow_empty_texts: bool = False
 ) -> Dataset:
     """
-    Return examples with the columns of their task, each text and label checked.
+    Return examples with the columns of their task, each text and label checked: the text columns, the label column
+    (see [`TaskSpec.read_label`]) and `idx`, which is the column of the data or else the place of the example.
 
-    Args:
-        dataset: examples with the columns of the task or its `column_aliases`. A list of texts is joined. A
-            `ClassLabel` is read by its names if these are the task's labels or their numbers.
-        split: a split of the task. Only in a test split, an example may be unlabeled or the label column missing.
-        place: where the examples come from, for errors.
-        allow_empty_texts: keep empty texts instead of raising, for data that the user cannot repair.
-
-    Returns the text columns, the label column (see [`TaskSpec.read_label`]) and `idx`, which is the column of the data
-    or else the place of the example. Raises `ValueError` if something is wrong; names the place, the row and the
-    column.
+    A column may have a name of the task's `column_aliases`. A list of texts is joined. A `ClassLabel` is read by its
+    names if these are the task's labels or their numbers. Only in a test split, an example may be unlabeled or the
+    label column missing. `allow_empty_texts` is for data that the user cannot repair. An error names the `place` from
+    which the examples come, the row and the column.
     """
     place = place or f"split {split!r}"
     needs_labels = split not in spec.test_splits
@@ -443,9 +433,8 @@ def keep_rows(
     cache_dir: str | None = None,
 ) -> Dataset:
     """
-    Return the rows of a generator as a data set in the cache. Equal arguments find the cached data set again.
-
-    `arguments` of the generator must not be lists, and must include the [`file_version`] of each file that is read.
+    Return the rows of a generator as a data set in the cache. Equal arguments find the cached data set again. They
+    must not be lists, and must include the [`file_version`] of each file that is read.
     """
     try:
         return Dataset.from_generator(rows, gen_kwargs=dict(arguments), features=features, cache_dir=cache_dir)

@@ -34,11 +34,8 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
     """
     Return a task of `DATASET_VALS`.
 
-    Args:
-        name (`str`): the name of the task, such as `"rte"`, or with its benchmark `"glue/rte"`.
-        benchmark (`str`, *optional*): needed if several benchmarks have a task of that name.
-
-    Raises `ValueError` if there is no such task; suggests similar names.
+    Its `name` is such as `"rte"`, or with its benchmark `"glue/rte"`. A `benchmark` is needed if several have a task
+    of that name. Raises `ValueError` if there is no such task; suggests similar names.
 
     >>> get_task("glue/mrpc").metric_names
     ('f1', 'accuracy')
@@ -94,14 +91,10 @@ def register_task(
     overwrite: bool = False,
 ) -> TaskSpec:
     """
-    Add a task to `DATASET_VALS`.
+    Add a task, or a dictionary of its fields, to `DATASET_VALS`.
 
-    Args:
-        task (`TaskSpec` or `Mapping`): a task, or a dictionary of its fields.
-        benchmark, name (`str`, *optional*): used if the dictionary has none.
-        overwrite (`bool`, *optional*, defaults to `False`): replace another task of that name.
-
-    Raises `ValueError` if a field is wrong, or the benchmark has another task of that name.
+    `benchmark` and `name` are used if the dictionary has none. `overwrite` replaces another task of that name. Raises
+    `ValueError` if a field is wrong, or there is such a task.
 
     >>> entry = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
     >>> task = register_task(entry, benchmark="mine", name="tone")

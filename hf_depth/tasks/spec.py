@@ -56,42 +56,35 @@ class TaskSpec:
     A task: how examples become prompts and targets, how predictions are scored, and where the examples come from.
 
     Args:
-        benchmark, name (`str`): the keys of the task in `DATASET_VALS`.
-        text_column_name (`tuple[str, ...]`): the columns with text, in the order of the prompt, or a single one.
-        prefix (`tuple[str, ...]`): the text that the prompt puts before each column, one per column.
-        labels (`Mapping[int, str]` or `Sequence[str]`, *optional*):
-            The text of each class, by number from 0 or in this order; `None` for a free-form task.
-        label_column_name (`str`, *optional*, defaults to `"label"`):
-            The column with the class (number or text), or with one or several references of a free-form task. `-1`,
-            `None` or an empty text mark an unlabeled example.
-        metric_names (`tuple[str, ...]`, *optional*):
-            Keys of `METRIC_KINDS`. The default is accuracy for classes, ROUGE-L and exact match for free-form tasks,
-            Pearson and Spearman correlation for numbers.
-        metric_to_optimize (`str`, *optional*): the metric that chooses the best model; by default the first.
-        greater_is_better (`bool`, *optional*, defaults to `True`): whether a higher value of this metric is better.
-        label_step (`float`, *optional*):
-            For a task that predicts a number: the distance between neighbouring `labels`, which are then numbers as
-            text. An example's number is rounded to the nearest label (ties to the even multiple).
-        path, config_name (`str`, *optional*): the data set on the Hub.
-        train_split (`str`), validation_splits, test_splits (`tuple[str, ...]`):
-            The names of its splits. An empty `train_split` is for a task without training data.
-        train_on (`str`, *optional*): another task of the benchmark, whose training and validation data is used.
-        submission_names (`tuple[str, ...]`, *optional*): the files for the benchmark's server, one per test split.
-        submission_labels (`str`, *optional*, defaults to `"text"`):
-            What such a file holds: the `"text"` or the `"id"` of a class, or a `"number"`.
-        loader (`str`, *optional*, defaults to `"table"`): a key of `tasks.loading.LOADERS`: what reads the examples.
-        column_aliases (`Mapping[str, str]`, *optional*): maps other names of columns to the names used here.
-        file_columns (`tuple[str, ...]`, *optional*): the columns of .tsv files without a header line.
-        file_defects (`tuple[str, ...]`, *optional*):
-            Known defects of the published files. `"broken_lines"`, lines of .tsv files with too many or too few cells,
-            are left out, which is reported; `"empty_texts"` are kept.
-        max_source_length, max_target_length (`int`): the maximum number of tokens of inputs and targets.
-        probe_features (`str`, *optional*):
-            How a probe combines the embeddings of the text columns, a key of `PROBE_FEATURES`. By default `"product"`
-            for two columns, else `"concatenation"`.
-        probe_hidden_units (`int`, *optional*, defaults to 0):
-            The size of the probe's hidden layer; 0 for a linear probe, which cannot compare a `"concatenation"`.
-        version (`int`, *optional*, defaults to 1): raised when a score may change.
+        benchmark, name: the keys of the task in `DATASET_VALS`.
+        text_column_name: the columns with text, in the order of the prompt, or a single one.
+        prefix: the text that the prompt puts before each column, one per column.
+        labels: the text of each class, by number from 0 or in this order; `None` for a free-form task.
+        label_column_name: the column with the class (number or text), or with one or several references of a
+            free-form task. `-1`, `None` or an empty text mark an unlabeled example.
+        metric_names: keys of `METRIC_KINDS`. The default is accuracy for classes, ROUGE-L and exact match for
+            free-form tasks, Pearson and Spearman correlation for numbers.
+        metric_to_optimize: the metric that chooses the best model; by default the first.
+        greater_is_better: whether a higher value of this metric is better.
+        label_step: for a task that predicts a number: the distance between neighbouring `labels`, which are then
+            numbers as text. An example's number is rounded to the nearest label (ties to the even multiple).
+        path, config_name: the data set on the Hub.
+        train_split, validation_splits, test_splits: the names of its splits. An empty `train_split` is for a task
+            without training data.
+        train_on: another task of the benchmark, whose training and validation data is used.
+        submission_names: the files for the benchmark's server, one per test split.
+        submission_labels: what such a file holds: the `"text"` or the `"id"` of a class, or a `"number"`.
+        loader: a key of `tasks.loading.LOADERS`: what reads the examples.
+        column_aliases: maps other names of columns to the names used here.
+        file_columns: the columns of .tsv files without a header line.
+        file_defects: known defects of the published files. `"broken_lines"`, lines of .tsv files with too many or too
+            few cells, are left out, which is reported; `"empty_texts"` are kept.
+        max_source_length, max_target_length: the maximum number of tokens of inputs and targets.
+        probe_features: how a probe combines the embeddings of the text columns, a key of `PROBE_FEATURES`. By default
+            `"product"` for two columns, else `"concatenation"`.
+        probe_hidden_units: the size of the probe's hidden layer; 0 for a linear probe, which cannot compare a
+            `"concatenation"`.
+        version: raised when a score may change.
 
     Raises `ValueError` if a field is wrong; names the task, the field and what is accepted.
 
@@ -261,10 +254,8 @@ class TaskSpec:
 
     def label_id(self, example: Example) -> int:
         """
-        Return the class of an example, or the class nearest to its number; `-1` if it is unlabeled.
-
-        Its label is what [`~TaskSpec.read_label`] returned, or the text of a class. Raises `ValueError` if there is no
-        such label.
+        Return the class of an example, or the class nearest to its number; `-1` if it is unlabeled. Its label is what
+        [`~TaskSpec.read_label`] returned, or the text of a class.
         """
         label = example.get(self.label_column_name)
         if self.labels is None:
@@ -286,9 +277,8 @@ class TaskSpec:
 
     def parse(self, text: str) -> int:
         """
-        Return the class that a predicted text names; `-1` if it names none. White space at the ends is ignored.
-
-        If the task predicts a number, a number within the range of the labels names the nearest label.
+        Return the class that a predicted text names; `-1` if it names none. White space at the ends is ignored. If the
+        task predicts a number, a number within the range of the labels names the nearest label.
         """
         text = text.strip()
         for label_id, label in (self.labels or {}).items():

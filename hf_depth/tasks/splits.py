@@ -61,11 +61,8 @@ class TaskSplits:
     ```
 
     Attributes:
-        parts (`list[LoadedTask]`): the splits of each task, with token ids once they are prepared.
-        files (`TaskFiles`): the files of the examples.
-        options (`Mapping`): the options of each loader by its name.
-        statistics (`dict[str, dict[str, int]]`):
-            The counts of [`~TaskSplits.prepare`] for each split, such as `{"rte train": {"examples": 2490, …}}`.
+        parts: the splits of each task, with token ids once they are prepared.
+        statistics: the counts of [`~TaskSplits.prepare`] by split, such as `{"rte train": {"examples": 2490, …}}`.
 
     >>> from hf_depth import TaskSplits, add_sentence_tokens, train_tokenizer
     >>> rows = {"sentence1": ["It rains."] * 4, "sentence2": ["It is wet."] * 4, "label": [0, 1, 1, 0]}
@@ -116,24 +113,17 @@ class TaskSplits:
         Load the splits of tasks. A task without training data (GLUE's `ax`) also loads the task it is trained on.
 
         Args:
-            tasks (`TaskSpec`, `str`, or a sequence of these): the tasks, or their names in `DATASET_VALS`.
-            files (`TaskFiles`, *optional*), file_arguments (its fields):
-                Where to read. Files that are named one by one belong to a single task; a `dataset_dir` may hold
-                several tasks.
-            do_train, do_eval, do_predict (`bool`, *optional*):
-                Whether to load training, validation and test splits: `True` requires them, `False` leaves them out,
-                and by default they are loaded if there are any.
-            max_train_samples, max_eval_samples, max_predict_samples (`int`, *optional*):
-                The maximum number of examples of a split: a random subset, in the order of the data.
-            max_source_length, max_target_length (`int`, *optional*): by default those of each task.
-            options (`Mapping` or a dataclass, *optional*): of the loaders, see [`load_task`].
-            sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
-            seed, split_seed (`int`, *optional*, default to 42):
-                `seed` chooses the examples of `max_train_samples`, targets among references, and the mixture.
-                `split_seed` chooses all else, so a score is of the same examples whatever the seed of training.
-            main_process_first (`Callable`): of the `TrainingArguments`, if several processes load the same data.
+            tasks: the tasks, or their names in `DATASET_VALS`.
+            files, file_arguments: [`TaskFiles`], or its fields. A `dataset_dir` may hold several tasks.
+            do_train, do_eval, do_predict: whether to load training, validation and test splits: `True` requires them,
+                `False` leaves them out, and by default they are loaded if there are any.
+            max_train_samples, max_eval_samples, max_predict_samples: a random subset of a split, in its order.
+            options: of the loaders, see [`load_task`].
+            seed: chooses the examples of `max_train_samples`, targets among references, and the mixture.
+            split_seed: chooses all else, so a score is of the same examples whatever the seed of training.
+            main_process_first: of the `TrainingArguments`, if several processes load the same data.
 
-        Raises `ValueError` if required data is missing or wrong, see [`load_task`], or no loader has an option.
+        For the others see [`TaskPreprocessor`]. Raises `ValueError` if required data is missing or wrong.
         """
         files = replace(files or TaskFiles(), **file_arguments)
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
@@ -147,11 +137,7 @@ class TaskSplits:
         specs = [*trained, *(task for task in tested if task not in trained)]
         options = build_options(specs, options, sentence_language=sentence_language)
         splits = cls([], files, sentence_language, seed, split_seed, main_process_first, options)
-        plans = []
-        for task in specs:
-            needed = {split: purpose for purpose in purposes for split in purpose.splits_of(task)}
-            others = {purpose.file: None for purpose in purposes if task not in purpose.tasks}
-            plans.append((task, needed, replace(files, **others)))
+        plans = [_plan(task, purposes, files) for task in specs]
         check_own_files(plans)
         for task, needed, own in plans:
             if needed:
@@ -199,9 +185,6 @@ class TaskSplits:
 
         `datasets` maps the names of the task's splits (usually `train`, `validation`, `test`) to data sets with the
         columns of the task, such as a `DatasetDict`. For the other arguments see [`~TaskSplits.load`].
-
-        Raises `TypeError` if `datasets` does not map names to `datasets.Dataset`. Raises `ValueError` if the task has
-        no such split or label, a column is missing, or a text is empty.
         """
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
         (spec,) = _specs([task], lengths)
@@ -374,6 +357,15 @@ class _Purpose:
             return examples
         chosen = np.random.default_rng(self.seed).permutation(len(examples))[: self.limit]
         return examples.select(np.sort(chosen))
+
+
+def _plan(
+    task: TaskSpec, purposes: Sequence[_Purpose], files: TaskFiles
+) -> tuple[TaskSpec, dict[str, _Purpose], TaskFiles]:
+    """The task, what each of its splits is for that is loaded, and the files that are its own."""
+    needed = {split: purpose for purpose in purposes for split in purpose.splits_of(task)}
+    others = {purpose.file: None for purpose in purposes if task not in purpose.tasks}
+    return task, needed, replace(files, **others)
 
 
 def _specs(tasks: TaskSpec | str | Sequence[TaskSpec | str], lengths: Mapping[str, int | None]) -> list[TaskSpec]:

@@ -7,7 +7,7 @@ from absl.testing import parameterized
 
 from hf_depth import TaskTrainingArguments
 from hf_depth.arguments.model_args import FineTuningModelArguments
-from hf_depth.arguments.task_args import TaskArguments, chosen_tasks, model_tasks, parse_task_arguments
+from hf_depth.arguments.task_args import TaskArguments, chosen_tasks, find_tasks, parse_task_arguments
 from hf_depth.errors import UserError
 from hf_depth.tasks.config import TaskConfig
 from hf_depth.tasks.loading import LOADERS
@@ -63,27 +63,23 @@ class ModelTasksTest(RegistryTestCase):
         (["tests/questions", "rte"], ["tests/questions", "glue/rte"]),
     )
     def test_the_tasks_of_a_fine_tuned_model_need_no_flag(self, names, expected):
-        task_args = TaskArguments(dataset_name=names)
-        config = model_tasks(self.model_args, task_args)
+        tasks, config = find_tasks(self.model_args, TaskArguments(dataset_name=names))
         self.assertEqual(config, self.config)
-        self.assertEqual([task.full_name for task in chosen_tasks(task_args, config)], expected)
+        self.assertEqual([task.full_name for task in tasks], expected)
 
     @parameterized.parameters(
-        {"benchmark": "glue"},
+        {"benchmark": "python"},
         {"dataset_name": ["rte"], "benchmark": "glue"},
         {"dataset_name": ["rte", "cola"]},
-        {"task_file": ["mine.yaml"]},
+        {"dataset_name": ["all"], "benchmark": "glue"},
     )
     def test_flags_that_name_other_tasks_win(self, **arguments):
-        self.assertIsNone(model_tasks(self.model_args, TaskArguments(**arguments)))
+        self.assertIsNone(find_tasks(self.model_args, TaskArguments(**arguments))[1])
 
     def test_a_model_that_was_not_fine_tuned_names_no_task(self):
         (self.folder / "task_config.json").unlink()
-        task_args = TaskArguments()
-        self.assertIsNone(model_tasks(self.model_args, task_args))
-        self.assertIsNone(model_tasks(FineTuningModelArguments(), task_args))
-        with self.assertRaisesRegex(ValueError, "Name the task by `--dataset_name`"):
-            chosen_tasks(task_args, None)
+        with self.assertRaisesRegex(ValueError, "^Name the task by `--dataset_name`"):
+            find_tasks(FineTuningModelArguments(), TaskArguments())
         flags = ["--model_name_or_path", str(self.folder), "--output_dir", "run", "--do_predict"]
         classes = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
         with self.assertRaisesRegex(ValueError, f"^{self.folder} has no task_config.json.*Name the task by `--"):

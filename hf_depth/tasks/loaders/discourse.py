@@ -44,9 +44,8 @@ class PythonModulesOptions:
     The options of the loader of passages from Python's documentation.
 
     Args:
-        test_split_percentage (`float`, *optional*, defaults to 5):
-            The share of documents for the test, if there is no test file. A model that was pre-trained on the same
-            documents has not read them, if its `validation_split_percentage` is not smaller.
+        test_split_percentage: the share of documents for the test, if there is no test file. A model that was
+            pre-trained on the same documents has not read them, if its `validation_split_percentage` is not smaller.
     """
 
     test_split_percentage: float = HELD_OUT_PERCENTAGE
@@ -61,10 +60,9 @@ class DiscourseOptions(PythonModulesOptions):
     The options of the loader of discourse tasks: those of [`PythonModulesOptions`], and these.
 
     Args:
-        text_column (`str`, *optional*, defaults to `"text"`): the column with the documents.
-        sentence_language (`str`, *optional*, defaults to `"en"`): see [`get_sentence_splitter`].
-        max_examples_per_document (`int`, *optional*, defaults to 20):
-            `None` for no limit. A document gives at least one example of every label.
+        text_column: the column with the documents.
+        sentence_language: see [`get_sentence_splitter`].
+        max_examples_per_document: `None` for no limit. A document gives at least one example of every label.
     """
 
     text_column: str = "text"

@@ -42,12 +42,11 @@ class NaturalInstructionsOptions:
     The options of the loader of Natural Instructions.
 
     Args:
-        add_task_definition, num_pos_examples, num_neg_examples, add_explanation, add_task_name:
-            What a [`prompt`] shows.
-        tk_instruct (`bool`, *optional*, defaults to `False`):
-            Give each training instance one of `TK_INSTRUCT_PROMPTS`, chosen by `split_seed` and its id.
-        max_num_instances_per_task, max_num_instances_per_eval_task (`int`, *optional*, default to 100):
-            The maximum number of training instances and of test instances of a task; `None` for no limit.
+        add_task_definition, num_pos_examples, num_neg_examples, add_explanation, add_task_name: what a [`prompt`]
+            shows.
+        tk_instruct: give each training instance one of `TK_INSTRUCT_PROMPTS`, chosen by `split_seed` and its id.
+        max_num_instances_per_task, max_num_instances_per_eval_task: the maximum number of training instances and of
+            test instances of a task; `None` for no limit.
     """
 
     add_task_definition: bool = True
