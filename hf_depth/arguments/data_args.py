@@ -38,8 +38,10 @@ RANGES = {
 }
 SOURCE_FLAGS = ("dataset_name", *FILE_FLAGS)
 # Which documents there are, and which of them are trained on.
-TEXT_FLAGS = (*SOURCE_FLAGS, "dataset_config_name", "text_column", "validation_split_percentage", "split_seed")
-TEXT_FLAGS += ("installed_packages",)
+TEXT_FLAGS = (
+    *(*SOURCE_FLAGS, "dataset_config_name", "text_column", "validation_split_percentage", "split_seed"),
+    "installed_packages",
+)
 MIXTURE_FLAGS = ("mixture_temperature", "mixture_stopping_strategy")
 
 
@@ -49,10 +51,7 @@ class CorpusArguments:
 
     _argument_group_name = "text"
     option_groups = {
-        "data_options": (
-            *("mixture_temperature", "mixture_stopping_strategy", "installed_packages", "split_seed"),
-            *("shuffle_buffer_size", "shard_megabytes"),
-        )
+        "data_options": (*MIXTURE_FLAGS, "installed_packages", "split_seed", "shuffle_buffer_size", "shard_megabytes")
     }
     # Sources of which a flag for one takes the place of another in a configuration file, see [`parse_arguments`].
     alternatives = (
@@ -116,9 +115,7 @@ class CorpusArguments:
     def check(self, training_args: "transformers.TrainingArguments") -> None:
         """Check the flags of the text against what the run does with it."""
         if self.streaming and self.tokenized_dataset_dir is not None:
-            logger.warning(
-                "`--streaming` has no effect beside `--tokenized_dataset_dir`: shards are read from the disk."
-            )
+            logger.warning("`--streaming` has no effect beside `--tokenized_dataset_dir`: shards are on the disk.")
             self.streaming = False
         if self.preprocessing_only:
             if training_args.world_size > 1:
@@ -134,9 +131,7 @@ class CorpusArguments:
                 "replace its manifest, without which the shards are lost. Name another `--output_dir`."
             )
         if self.streaming and training_args.do_train and training_args.max_steps <= 0:
-            raise UserError(
-                "`--streaming` reads data whose length is not known: say how long to train by `--max_steps`."
-            )
+            raise UserError("`--streaming`: the length of the data is unknown. Say how long to train: `--max_steps`.")
         if self.streaming and training_args.do_eval and self.max_eval_samples is None:
             raise UserError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
 
@@ -240,34 +235,29 @@ class CorpusArguments:
     def for_preparing(self, training_args: "transformers.TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.prepare_splits`] that concern the text."""
         is_remote = self.dataset_name is not None or any("://" in file for file in self.train_file or [])
+        limits = (self.max_train_samples, self.max_eval_samples, self.max_predict_samples)
         return {
             "text_column": self.text_column,
-            "max_samples": {
-                "train": self.max_train_samples,
-                "validation": self.max_eval_samples,
-                "test": self.max_predict_samples,
-            },
+            "max_samples": dict(zip(("train", "validation", "test"), limits, strict=True)),
             "num_proc": self.preprocessing_num_workers,
             "overwrite_cache": self.overwrite_cache,
-            "seed": training_args.seed if training_args.data_seed is None else training_args.data_seed,
+            "seed": _data_seed(training_args),
             "shuffle_buffer_size": self.shuffle_buffer_size,
             "whole_shards": is_remote,
         }
 
-    def needed_splits(
-        self, corpus: Mapping[str, Any], do_train: bool, do_eval: bool, do_predict: bool
-    ) -> dict[str, Any]:
+    @staticmethod
+    def needed_splits(corpus: Mapping[str, Any], do_train: bool, do_eval: bool, do_predict: bool) -> dict[str, Any]:
         """The splits of a corpus, or of shards, that the steps of a run need. `UserError` if one is missing."""
-        steps = {"train": do_train, "validation": do_eval, "test": do_predict}
-        remedies = {
-            "train": "`--do_train` needs `--train_file` or `--dataset_name`",
-            "validation": "name `--validation_file`, or raise `--validation_split_percentage`",
-            "test": "`--do_predict` needs `--test_file`",
+        needed = {
+            "train": (do_train, "`--do_train` needs `--train_file` or `--dataset_name`"),
+            "validation": (do_eval, "name `--validation_file`, or raise `--validation_split_percentage`"),
+            "test": (do_predict, "`--do_predict` needs `--test_file`"),
         }
-        for split in steps:
-            if steps[split] and split not in corpus:
-                raise UserError(f"There are no {split} data: {remedies[split]}.")
-        return {split: corpus[split] for split in steps if steps[split]}
+        for split, (is_needed, remedy) in needed.items():
+            if is_needed and split not in corpus:
+                raise UserError(f"There are no {split} data: {remedy}.")
+        return {split: corpus[split] for split, (is_needed, _) in needed.items() if is_needed}
 
     def training_texts(self, documents: "Documents | DocumentMixture") -> Iterable[str | None]:
         """The texts of documents to train on, of a mixture in its shares; a sequence where their number is known."""
@@ -280,6 +270,10 @@ class CorpusArguments:
         if isinstance(documents, Dataset):
             return documents[self.text_column]
         return (document[self.text_column] for document in documents)
+
+
+def _data_seed(training_args: "transformers.TrainingArguments") -> int:
+    return training_args.seed if training_args.data_seed is None else training_args.data_seed
 
 
 @dataclass
@@ -394,7 +388,7 @@ class ObjectiveArguments:
         """The arguments of [`Objective.collator`]."""
         is_static = training_args.torch_compile if self.pad_to_max_length is None else self.pad_to_max_length
         return {
-            "seed": training_args.seed if training_args.data_seed is None else training_args.data_seed,
+            "seed": _data_seed(training_args),
             "padding": "max_length" if is_static else "longest",
             "pad_to_multiple_of": self.pad_to_multiple_of,
         }

@@ -79,10 +79,7 @@ def stop(message: str, usage: str = "") -> NoReturn:
 
 
 def check_launch(training_args: "transformers.TrainingArguments") -> None:
-    """
-    Refuse launched processes that do not train together, and `--deepspeed` without a launcher. `accelerate launch
-    --multi_gpu` on a machine without GPUs starts several that train alone, unless the script gets `--use_cpu true`.
-    """
+    """Refuse processes that train alone, as without GPUs and `--use_cpu true`, and DeepSpeed without a launcher."""
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and training_args.world_size == 1:
         raise UserError(
@@ -99,10 +96,8 @@ def check_launch(training_args: "transformers.TrainingArguments") -> None:
 
 def set_up(training_args: "transformers.TrainingArguments") -> None:
     """
-    Set up logging, check the launch, and give each run of a W&B sweep a folder of its own.
-
-    Progress bars are shown on a terminal by the first process. A CPU takes denormal numbers for 0. The gradients of a
-    T5 are full of them, and some processors spend most of a step on them.
+    Set up logging, check the launch, and give each run of a W&B sweep a folder of its own. Progress bars are shown by
+    the first process, on a terminal.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise UserError("Name the folder of the run by `--output_dir`.")
@@ -110,6 +105,7 @@ def set_up(training_args: "transformers.TrainingArguments") -> None:
         raise UserError(f"`--output_dir {training_args.output_dir}` is a file: name a folder.")
     import torch  # whose import, like that of `datasets`, takes seconds: who asks for help does not wait for it
 
+    # The gradients of a T5 are full of denormal numbers, on which some processors spend most of a step.
     torch.set_flush_denormal(True)
     # All runs of a sweep are given one `output_dir`, in which each would continue the last checkpoint of another. The
     # W&B agent sets the name of a run in the environment: the same for all processes, and when it resumes the run.
@@ -118,10 +114,9 @@ def set_up(training_args: "transformers.TrainingArguments") -> None:
     logs = logging.StreamHandler()
     logs.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     # All processes prepare the same data and load the same model: one of them warns.
-    level = logging.INFO if training_args.should_log else logging.ERROR
-    if training_args.log_level != "passive":
-        level = training_args.get_process_log_level()
-    logging.basicConfig(handlers=[logs], level=level)
+    usual = logging.INFO if training_args.should_log else logging.ERROR
+    is_usual = training_args.log_level == "passive"
+    logging.basicConfig(handlers=[logs], level=usual if is_usual else training_args.get_process_log_level())
     if training_args.disable_tqdm or training_args.process_index != 0 or not sys.stderr.isatty():
         import datasets
         import huggingface_hub.utils
@@ -147,8 +142,8 @@ class _Formatter(logging.Formatter):
 
 def check_run_arguments(model_args: ModelArguments, training_args: "transformers.TrainingArguments") -> None:
     """
-    Check the arguments of a run before anything is loaded, and complete them: `--eval_on_start` sets `--do_eval` as
-    well, a model from scratch has a learning rate of its own, and an adapter an optimizer of its own.
+    Check the arguments of a run before anything is loaded, and complete them: `--eval_on_start` evaluates, a model
+    from scratch has a learning rate of its own, and an adapter an optimizer of its own.
     """
     training_args.do_eval |= training_args.eval_on_start
     is_from_scratch = model_args.model_name_or_path is None
@@ -168,7 +163,7 @@ def check_run_arguments(model_args: ModelArguments, training_args: "transformers
 
 
 class Interrupted(SystemExit):
-    """Raised if a signal ended the run. Its status is `REQUEUE_STATUS`, its `message` says how to go on."""
+    """A signal ended the run. Its status is `REQUEUE_STATUS`, its `message` says how to go on."""
 
     def __init__(self, message: str):
         super().__init__(REQUEUE_STATUS)
