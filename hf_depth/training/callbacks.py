@@ -50,8 +50,8 @@ def evaluations_without_improvement(state: TrainerState) -> int:
 
 class RunTotals(TrainerCallback, ExportableState):
     """
-    What a run adds up from its first step on, in `trainer_state.json`: losses after `first_step`, and the counts of
-    each source of a mixture. It also keeps the state of the [`StepMonitor`], and how many workers read a stream.
+    What a run adds up from its first step on, in `trainer_state.json`: losses after `first_step`, batches that were
+    skipped, and the counts of each source of a mixture. It also keeps how many workers read a stream.
     """
 
     def __init__(self):
@@ -59,7 +59,7 @@ class RunTotals(TrainerCallback, ExportableState):
 
     def restore(self, state: TrainerState, is_resumed: bool) -> None:
         """Go on from a checkpoint, or begin at nothing."""
-        self.loss, self.first_step, self.monitor, self.sources = 0.0, state.global_step, {}, {}
+        self.loss, self.first_step, self.skipped_batches, self.sources = 0.0, state.global_step, 0, {}
         self.readers: int | None = None
         if is_resumed:
             saved = state.stateful_callbacks.get(type(self).__name__, {})
@@ -91,7 +91,7 @@ def begin_training(trainer: "DepthTrainer") -> None:
     # Evaluations of the weights of before, which may be of the same step, go.
     trainer.evaluated.orders, trainer.evaluations, trainer.last_evaluation = {}, {}, (None, {})
     trainer.set_up(trainer.model)  # which may have been made for this training
-    trainer.monitor.restore(trainer.totals.monitor)
+    trainer.monitor.begin()
     trainer.running.begin()
     if checkpoint is not None:
         record_best_checkpoint(state, Path(checkpoint))

@@ -384,8 +384,8 @@ class DepthTrainer(Seq2SeqTrainer):
             check_loss(self, logs["loss"])
         if "loss" in logs or "train_loss" in logs:
             logs.update(self.running.pop())
-            if self.monitor.num_skipped:
-                logs["skipped_batches"] = self.monitor.num_skipped
+            if self.totals.skipped_batches:
+                logs["skipped_batches"] = self.totals.skipped_batches
         if "train_loss" in logs and self.is_in_train:
             steps = self.state.global_step - self.totals.first_step
             logs["train_loss"] = self._total_loss_scalar / max(steps, 0.001)

@@ -34,8 +34,6 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
     weight is not finite (`FloatingPointError`) or the disk is full (`OSError`). All processes call this together.
     """
     trainer.totals.loss = trainer._total_loss_scalar + check_losses(trainer)
-    trainer.monitor.judge()
-    trainer.totals.monitor = trainer.monitor.state()
     trainer.running.gather_sources()
     args, state = trainer.args, trainer.state
     before = args.output_dir, args.push_to_hub, state.best_global_step
