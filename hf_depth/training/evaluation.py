@@ -1,7 +1,6 @@
 """Evaluation: what it adds up over all examples, its loops over data sets, what the model generates, the order."""
 
 import contextlib
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from .statistics import (
     summarize_order,
     unshuffling_accuracy,
     unshuffling_statistics,
-    unshuffling_table,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +45,8 @@ class EvaluationMetrics:
     def __init__(self, trainer: "DepthTrainer"):
         self.trainer = trainer
         self.statistics: dict[str, torch.Tensor] = {}
-        self.orders: dict[str, dict[str, torch.Tensor]] = {}  # `unshuffling_table`s: "free", "constrained"
+        # `unshuffling_statistics` of each batch, by prefix and way of generating: "free", "constrained".
+        self.orders: dict[str, dict[str, list[torch.Tensor]]] = {}
         self._prefix: str | None = None  # of the present loop
         self.attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
         self._warned_of_attention = False
@@ -85,17 +84,15 @@ class EvaluationMetrics:
         if self.trainer.sums_device.type != generated.device.type:
             tensors = tuple(tensor.cpu() for tensor in tensors)
         rows = unshuffling_statistics(*tensors, self.trainer.model.config)
-        table = unshuffling_table(self.trainer.accelerator.gather_for_metrics(rows))
-        orders = self.orders[self._prefix]
-        orders[decoding] = orders.get(decoding, 0.0) + table
+        rows = self.trainer.accelerator.gather_for_metrics(rows)
+        self.orders[self._prefix].setdefault(decoding, []).append(rows)
 
     def metrics(self, *prefixes: str) -> dict[str, float]:
         """See [`summarize`] and [`summarize_order`]: the metrics of all examples of some loops."""
         metrics = summarize(sum(self.statistics[prefix] for prefix in prefixes))
-        orders = [self.orders[prefix] for prefix in prefixes]
-        for decoding in dict.fromkeys(itertools.chain(*orders)):
-            table = sum(tables[decoding] for tables in orders if decoding in tables)
-            metrics |= summarize_order(table, constrained=decoding == "constrained")
+        for decoding in self.orders[prefixes[0]]:
+            rows = torch.cat([batch for prefix in prefixes for batch in self.orders[prefix].get(decoding, ())])
+            metrics |= summarize_order(rows.cpu().numpy(), constrained=decoding == "constrained")
         names = self.trainer.evaluation_metrics
         return metrics if names is None else {name: metrics[name] for name in names if name in metrics}
 
@@ -111,7 +108,7 @@ class EvaluationMetrics:
     def accuracies(self) -> dict[str, dict[str, Any]]:
         """[`unshuffling_accuracy`] by prefix and way of generating."""
         return {
-            prefix: {decoding: unshuffling_accuracy(table) for decoding, table in orders.items()}
+            prefix: {name: unshuffling_accuracy(torch.cat(rows).cpu().numpy()) for name, rows in orders.items()}
             for prefix, orders in self.orders.items()
             if orders
         }

@@ -177,31 +177,25 @@ def _by_segment(values: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor
 
 # ---- The order that a model writes ----------------------------------------------------------------------------------
 
-# Behind the two keys of a row of `unshuffling_statistics`; then follow the positions.
-ORDER_STATISTICS = ("orders", "exact", "tau_sum")
-
 
 def unshuffling_statistics(
     generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
 ) -> torch.Tensor:
     """
-    What generated targets (B, G) have right, one row per example in float64. `input_ids` are (B, S), `labels` (B, T).
-    A row has whether the example is shuffled, its number of sentences, `ORDER_STATISTICS`, and which positions are
-    right (N).
+    What generated targets (B, G) have right, one row per example in float64: whether the example is shuffled, its
+    number of sentences, `exact`, `tau`, and which positions are right. `input_ids` are (B, S), `labels` (B, T).
 
     - `exact` is 1 if the sentence tokens generated are those of the labels in the same order.
-    - `tau_sum` is Kendall's tau between both orders, `2 * concordant pairs / pairs - 1`. A pair of which a token was
-      not generated is not concordant.
-    - An example with fewer than two sentences has no order, and counts nowhere.
+    - `tau` is Kendall's between both orders, `2 * concordant pairs / pairs - 1`. A pair of which a token was not
+      generated is not concordant.
     """
     gold = given_sequence(labels, input_ids, labels, config)  # (B, N)
     generated = given_sequence(generated_ids, input_ids, labels, config)  # (B, G), G >= N
     width, is_sentence = gold.shape[1], gold >= 0
     num_sentences = is_sentence.sum(1)
     pairs = num_sentences.double() * (num_sentences - 1) / 2
-    counts = (num_sentences >= 2).double()
     right = gold == generated[:, :width]
-    exact = (right.all(1) & (generated[:, width:] < 0).all(1)).double() * counts
+    exact = right.all(1) & (generated[:, width:] < 0).all(1)
 
     # The place of each gold token in the generated order; tokens that were not generated have none.
     same = (gold[:, :, None] == generated[:, None, :]) & is_sentence[:, :, None]  # (B, N, G)
@@ -209,75 +203,64 @@ def unshuffling_statistics(
     place = same.int().argmax(2)  # (B, N), the first occurrence
     in_order = (place[:, :, None] < place[:, None, :]) & found[:, :, None] & found[:, None, :]
     concordant = in_order.triu(diagonal=1).sum((1, 2))
-    tau = (2 * concordant / pairs.clamp(min=1) - 1) * counts
-    columns = [is_shuffled(input_ids, labels, config), num_sentences, counts, exact, tau]
+    tau = 2 * concordant / pairs.clamp(min=1) - 1
+    columns = [is_shuffled(input_ids, labels, config), num_sentences, exact, tau]
     return torch.cat([torch.stack([each.double() for each in columns], dim=1), (right & is_sentence).double()], dim=1)
 
 
-def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:
-    """Sums of [`unshuffling_statistics`] (B, 2 + C), (2, N + 1, C): in order and shuffled, of 0 to N sentences."""
-    keys, rows = statistics[:, :2].long(), statistics[:, 2:]
-    table = rows.new_zeros(2, rows.shape[1] - len(ORDER_STATISTICS) + 1, rows.shape[1])
-    return table.index_put_((keys[:, 0], keys[:, 1]), rows, accumulate=True)
+def _with_order(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """[`unshuffling_statistics`] of all examples of at least two sentences, and of those of them that are shuffled."""
+    rows = rows[rows[:, 1] >= 2]
+    return {"all": rows, "shuffled": rows[rows[:, 0] == 1]}
 
 
-def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str, float]:
+def summarize_order(rows: np.ndarray, constrained: bool = False) -> dict[str, float]:
     """
-    Metrics from a summed [`unshuffling_table`], of all examples and of shuffled ones: `order_exact`, its chance level,
-    and `order_kendall_tau` (chance: 0; no order at all: -1). The names say if each sentence token had to come once.
+    Metrics from [`unshuffling_statistics`], of all examples and of shuffled ones: `order_exact`, its chance level, and
+    `order_kendall_tau` (chance: 0; no order at all: -1). The names say if each sentence token had to come once.
     """
     metrics = {}
     decoding = "_constrained" if constrained else ""
-    in_order, shuffled = table.cpu().numpy()
-    chance = [1 / math.factorial(number) for number in range(len(shuffled))]  # of the one order of so many sentences
-    for suffix, part in (("", in_order + shuffled), ("_shuffled", shuffled)):
-        orders, exact, tau = part[:, : len(ORDER_STATISTICS)].sum(0).tolist()
-        if orders:
-            metrics[f"order_exact{decoding}{suffix}"] = exact / orders
-            if not constrained:
-                metrics[f"order_exact{suffix}_chance"] = float(part[:, 0] @ chance) / orders
-            metrics[f"order_kendall_tau{decoding}{suffix}"] = tau / orders
+    for name, part in _with_order(rows).items():
+        suffix = "" if name == "all" else f"_{name}"
+        if len(part):
+            metrics[f"order_exact{decoding}{suffix}"] = part[:, 2].mean().item()
+            if not constrained:  # by chance, one of all orders of so many sentences
+                chance = [1 / math.factorial(number) for number in part[:, 1].astype(int).tolist()]
+                metrics[f"order_exact{suffix}_chance"] = sum(chance) / len(chance)
+            metrics[f"order_kendall_tau{decoding}{suffix}"] = part[:, 3].mean().item()
     return metrics
 
 
-def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[str, Any]]]]:
+def unshuffling_accuracy(rows: np.ndarray) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """
-    Un-shuffling accuracy from a summed [`unshuffling_table`], for `all` examples of at least two sentences and for the
+    Un-shuffling accuracy from [`unshuffling_statistics`], for `all` examples of at least two sentences and for the
     `shuffled` ones: `by_number_of_sentences`, of whole orders, with the mean of Kendall's tau, and `by_position`.
 
     Each entry has `examples`, `correct`, `accuracy`, its 95 % Wilson score `interval` and the level of `chance`.
     """
-    in_order, shuffled = table.cpu().numpy()
-    return {name: _accuracies(part[2:]) for name, part in (("all", in_order + shuffled), ("shuffled", shuffled))}
+    accuracies = {}
+    for name, part in _with_order(rows).items():
+        sizes, exact, tau, right = part[:, 1].astype(int), part[:, 2], part[:, 3], part[:, 4:]
+        by_number, by_position = [], []
+        for size in np.unique(sizes).tolist():
+            share = _proportion(exact[sizes == size], 1 / math.factorial(size))
+            by_number.append({"sentences": size, **share, "kendall_tau": tau[sizes == size].mean().item()})
+        for position in range(1, sizes.max(initial=0) + 1):
+            has_it = sizes >= position
+            share = _proportion(right[has_it, position - 1], (1 / sizes[has_it]).mean().item())
+            by_position.append({"position": position, **share})
+        accuracies[name] = {"by_number_of_sentences": by_number, "by_position": by_position}
+    return accuracies
 
 
-def _accuracies(rows: np.ndarray) -> dict[str, list[dict[str, Any]]]:
-    by_number, by_position = [], []
-    sizes = np.arange(2, len(rows) + 2)  # (len(rows),)
-    for size, (examples, exact, tau) in zip(sizes.tolist(), rows[:, :3].tolist(), strict=True):
-        if examples:
-            share = _proportion(exact, examples, 1 / math.factorial(size))
-            by_number.append({"sentences": size, **share, "kendall_tau": tau / examples})
-    for position in range(1, len(rows) + 2):
-        examples = rows[sizes >= position, 0]
-        if examples.sum():
-            chance = (examples / sizes[sizes >= position]).sum() / examples.sum()
-            correct = rows[:, 2 + position].sum()
-            by_position.append({"position": position, **_proportion(correct, examples.sum(), chance)})
-    return {"by_number_of_sentences": by_number, "by_position": by_position}
-
-
-def _proportion(correct: float, examples: float, chance: float) -> dict[str, Any]:
+def _proportion(is_correct: np.ndarray, chance: float) -> dict[str, Any]:
     from scipy.stats import binomtest  # takes half a second to import
 
-    interval = binomtest(int(correct), int(examples)).proportion_ci(0.95, method="wilson")
-    return {
-        "examples": int(examples),
-        "correct": int(correct),
-        "accuracy": float(correct / examples),
-        "interval": [float(interval.low), float(interval.high)],
-        "chance": float(chance),
-    }
+    examples, correct = len(is_correct), int(is_correct.sum())
+    interval = binomtest(correct, examples).proportion_ci(0.95, method="wilson")
+    shares = {"accuracy": correct / examples, "interval": [float(interval.low), float(interval.high)]}
+    return {"examples": examples, "correct": correct, **shares, "chance": chance}
 
 
 # ---- Statistics -----------------------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ class DeviceTest(TrainingTestCase):
             generated = inputs["labels"].clamp(min=0)
             with run.evaluated.loop("eval"), copied:
                 run.evaluated.add_order("free", generated, inputs)
-        self.assertGreater(run.evaluated.orders["eval"]["free"].sum(), 0)
+        self.assertGreater(run.evaluated.orders["eval"]["free"][0].sum(), 0)
 
 
 class LogsTest(TrainingTestCase):
