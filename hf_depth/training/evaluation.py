@@ -118,15 +118,13 @@ class EvaluationMetrics:
 
 
 @contextlib.contextmanager
-def all_metadata(collators: Iterable[Any]) -> Iterator[None]:
-    """Let collators put the metadata of each example before its input; afterwards none."""
+def all_metadata(collator: Any) -> Iterator[None]:
+    """Let a collator put the metadata of each example before its input; afterwards none."""
+    collator.set_metadata_probability(1.0)
     try:
-        for collator in collators:
-            collator.set_metadata_probability(1.0)
         yield
     finally:
-        for collator in collators:
-            collator.set_metadata_probability(0.0)
+        collator.set_metadata_probability(0.0)
 
 
 def longest_first(dataset: Any) -> list[int] | None:
@@ -200,7 +198,8 @@ def generate_in_order(
     max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
     max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
     limit = max_length - 1 if max_new_tokens is None else max_new_tokens
-    tokenizer = trainer.processing_class or objective_collator(trainer.data_collator).tokenizer
+    collator = objective_collator(trainer.data_collator) or trainer.data_collator
+    tokenizer = trainer.processing_class or collator.tokenizer
     constraint = SentenceOrderLogitsProcessor(trainer.model.config, tokenizer, inputs["input_ids"], limit)
     settings["max_new_tokens"] = constraint.max_new_tokens
     settings["logits_processor"] = [*settings.get("logits_processor", []), constraint]

@@ -46,7 +46,6 @@ TEXT_COLUMN = "text"
 EVALUATION_SEED = 42
 ModelSource = str | os.PathLike | PreTrainedConfig
 EvaluationData = TaskDataset | Mapping[str, TaskDataset]
-NO_TOKEN = -1  # an id that no token has
 EXAMPLES_TO_CHECK = 100  # few, as a data set may prepare each example when it is read
 
 
@@ -70,7 +69,7 @@ def prepare_inputs(
         data_collator = objective.collator(seed=seed) if data_collator is None else data_collator
         tokenizer = tokenizer or objective.tokenizer
     if isinstance(model, ModelSource):
-        own = tokenizer or getattr(objective_collator(data_collator), "tokenizer", None)
+        own = tokenizer or getattr(objective_collator(data_collator) or data_collator, "tokenizer", None)
         own = own if objective is None else objective.tokenizer
         if own is None:
             raise UserError("`model` is a name, which needs a tokenizer: give `objective`, or `processing_class`.")
@@ -120,47 +119,23 @@ def _prepared(dataset: Any, split: str, objective: Objective, args: TrainingArgu
     return data[split]
 
 
-def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
-    """The collator of an objective, also inside of a user's own; the user's own if there is none in it."""
-    return next(iter(objective_collators(data_collator)), data_collator)
-
-
-def objective_collators(data_collator: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """All collators of objectives in that of a trainer: itself, or what it has in an attribute, a list or a dict."""
-    if isinstance(data_collator, DataCollatorForT5SpanCorruption | DataCollatorForDepth):
-        return [data_collator]
-    held = []
-    for part in getattr(data_collator, "__dict__", {}).values():
-        held += part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else [part]
-    return [one for one in held if isinstance(one, DataCollatorForT5SpanCorruption | DataCollatorForDepth)]
-
-
-def objective_name(data_collator: Callable[..., Any]) -> str | None:
-    """The `objective` of the collator, or `None` of one whose noise is the user's own, of which nothing is known."""
-    collator = objective_collator(data_collator)
-    ours = (DataCollatorForT5SpanCorruption._corrupt, DataCollatorForDepth._corrupt)
-    return collator.objective if getattr(type(collator), "_corrupt", None) in ours else None
-
-
-def metadata_collators(data_collator: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """The collators that put the metadata of examples before their inputs, also a user's own that is around none."""
-    collators = objective_collators(data_collator) or [data_collator]
-    return [collator for collator in collators if hasattr(collator, "set_metadata_probability")]
+def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The collator of an objective: that of a trainer, or what a user's own has in an attribute; `None` if neither."""
+    held = (data_collator, *getattr(data_collator, "__dict__", {}).values())
+    return next((one for one in held if isinstance(one, DataCollatorForT5SpanCorruption | DataCollatorForDepth)), None)
 
 
 def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
     """A copy that corrupts the same way in each evaluation and in every run, and puts no metadata before inputs."""
-    collators = objective_collators(data_collator)
-    if not collators and not hasattr(data_collator, "set_epoch"):
+    if objective_collator(data_collator) is None and not hasattr(data_collator, "set_epoch"):
         return data_collator
     data_collator = copy.deepcopy(data_collator)
-    collators = objective_collators(data_collator)
-    # An earlier trainer may have left it in a later epoch.
-    for one in [data_collator] if hasattr(data_collator, "set_epoch") else collators:
-        one.set_epoch(0)
-    for collator in collators:
+    collator = objective_collator(data_collator)
+    for one in (data_collator, collator):
+        if hasattr(one, "set_epoch"):
+            one.set_epoch(0)  # an earlier trainer may have left it in a later one
+    if collator is not None:
         collator.seed = EVALUATION_SEED
-    for collator in metadata_collators(data_collator):
         collator.set_metadata_probability(0.0)
     return data_collator
 
@@ -183,9 +158,9 @@ def check_trainer(trainer: "DepthTrainer") -> None:
             f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
             "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
         )
-    collator = trainer.data_collator  # which may wrap that of an objective
+    collator = trainer.data_collator
     is_function = inspect.isroutine(collator) or isinstance(collator, functools.partial)
-    if is_function or (not hasattr(collator, "set_epoch") and hasattr(objective_collator(collator), "set_epoch")):
+    if is_function or (objective_collator(collator) is not None and not hasattr(collator, "set_epoch")):
         logger.warning(
             "`data_collator` is not told of new epochs: if it calls a collator of an objective, every epoch has the "
             "same noise. Make it a class with a method `set_epoch(epoch)` that passes the epoch on."
@@ -211,8 +186,8 @@ def _check_vocabularies(trainer: "DepthTrainer") -> None:
     """`UserError` if model, tokenizer and collator do not fit together."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     is_depth = has_sentence_tokens(model.config)
-    collators = objective_collators(trainer.data_collator) or [trainer.data_collator]
-    tokenizers = (trainer.processing_class, *(getattr(collator, "tokenizer", None) for collator in collators))
+    collator = objective_collator(trainer.data_collator) or trainer.data_collator
+    tokenizers = (trainer.processing_class, getattr(collator, "tokenizer", None))
     tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
     for tokenizer in tokenizers:
         check_sentence_tokens(model, tokenizer)
@@ -225,7 +200,7 @@ def _check_vocabularies(trainer: "DepthTrainer") -> None:
             "for the data, the collator, the model and the trainer."
         )
     own = DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth  # of the other kind of model
-    if isinstance(collators[0], own):
+    if isinstance(collator, own):
         objective, model_type = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
         raise UserError(
             f"{own.__name__} writes {'no ' if is_depth else ''}sentence tokens, which does not fit a "
@@ -247,7 +222,7 @@ def check_evaluation_data(
     trainer: "DepthTrainer", datasets: EvaluationData, name_of_all: str = "eval_dataset"
 ) -> None:
     """`UserError` if the evaluation data of a [`TaskTrainer`] do not fit the model, or two have one name."""
-    named, names_by_key = by_name(datasets), {}
+    named, keys = by_name(datasets), []
     for name, dataset in named.items():
         argument = f"{name_of_all}[{name!r}]" if name else name_of_all
         if not isinstance(dataset, TaskDataset):
@@ -256,13 +231,12 @@ def check_evaluation_data(
                 "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it from "
                 "files, `TaskDataset(task, split, examples, prepared)` from data sets."
             )
-        other = names_by_key.setdefault(dataset.key, name)
-        if other != name:  # files of predictions and the model card name a data set by task and split
+        if dataset.key in keys:  # by which files of predictions and the model card name it
             raise UserError(
-                f"`{argument}` and `eval_dataset[{other!r}]` are both called {dataset.spec.full_name} "
-                f"({dataset.split}): the predictions of one would replace those of the other. Give one another "
-                "`split`."
+                f"`{argument}` is called {dataset.spec.full_name} ({dataset.split}), as another data set is: its "
+                "predictions would replace the other's. Give one another `split`."
             )
+        keys.append(dataset.key)
         check_installed(dataset.spec.metric_names)
         check_examples(trainer, argument, [{}] if dataset.prepared is None else dataset.prepared)  # rows alone
     check_prediction_mode([dataset.spec for dataset in named.values()], trainer.args.prediction_mode)
@@ -276,23 +250,23 @@ def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Map
     if examples and "input_ids" not in examples[0]:
         raise UserError(f"`{argument}` has no column 'input_ids', but: {listed(examples[0])}. {HOW_TO_PREPARE}")
     tokenizer = trainer.processing_class
-    columns = [one.get(name, ()) for one in examples for name in ("input_ids", "labels")]
-    greatest = max((int(token_id) for ids in columns for token_id in ids), default=NO_TOKEN)
+    ids = [[*one["input_ids"], *one.get("labels", ())] for one in examples]
+    greatest = max((int(token_id) for each in ids for token_id in each), default=0)
     if greatest >= len(tokenizer):
         raise UserError(
             f"`{argument}` holds the token id {greatest}, but the tokenizer {tokenizer.name_or_path!r} has "
             f"{len(tokenizer)} tokens. Prepare the examples with the `processing_class` of the trainer."
         )
     is_depth = has_sentence_tokens(trainer.model.config)
-    sentence_token = tokenizer.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN)
+    sentence_token = tokenizer.get_vocab().get(SENTENCE_TOKENS[0])
     with_text = [one["input_ids"] for one in examples if len(one["input_ids"]) > 1]  # not only `</s>`
     wrong = sum((sentence_token in ids) != is_depth for ids in with_text)
     if wrong:
-        how_many = "" if wrong == len(with_text) else f" in {wrong:,} of {len(with_text):,} examples"
         raise UserError(
-            f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens{how_many}, but the model "
-            f"is a {type(trainer.model).__name__}. Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens="
-            f"{is_depth})` with the tokenizer of the model, or train the other kind of model."
+            f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens in {wrong:,} of "
+            f"{len(with_text):,} examples, but the model is a {type(trainer.model).__name__}. Prepare it by "
+            f"`TaskSplits.prepare(tokenizer, sentence_tokens={is_depth})` with the tokenizer of the model, or train "
+            "the other kind of model."
         )
 
 
@@ -301,9 +275,9 @@ def check_direction_of_metric(trainer: "DepthTrainer") -> None:
     args, known = trainer.args, {"score": True}
     name = (args.metric_for_best_model or "").removeprefix("eval_")
     for key, dataset in by_name(trainer.eval_dataset).items():
-        prefix = f"{key}_" if key else ""
-        known |= {f"{prefix}loss": False, f"{prefix}unparsed_fraction": False}
-        known[prefix + dataset.spec.metric_to_optimize] = dataset.spec.greater_is_better
+        spec = dataset.spec
+        own = {"loss": False, "unparsed_fraction": False, spec.metric_to_optimize: spec.greater_is_better}
+        known |= {f"{key}_{metric}" if key else metric: greater for metric, greater in own.items()}
     if name in known and args.greater_is_better not in (known[name], None):
         raise UserError(
             f"`greater_is_better` is {args.greater_is_better}, but for the `metric_for_best_model` {name!r} "

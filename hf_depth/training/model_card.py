@@ -21,6 +21,7 @@ from transformers.trainer_pt_utils import get_model_param_count
 
 from .. import __version__
 from ..credentials import is_hub_name, told_command, told_name, without_credentials
+from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.sentences import LINES, get_sentence_splitter
 from ..evaluation.metrics import METRICS
 from ..evaluation.outputs import REPORTED_METRICS, before_and_after, results_table
@@ -29,7 +30,7 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_tables, readable
 from ..tasks.config import prompt_format
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
-from .inputs import by_name, objective_collator, objective_name
+from .inputs import by_name, objective_collator
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 PAPERS = {"depth": "2405.07788", "t5": "1910.10683", "umt5": "2304.09151"}  # on arXiv, by model type
@@ -188,16 +189,17 @@ def _score(name: str, hub_name: str, value: float, data: Mapping[str, Any]) -> E
 
 def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:
     """What the code restores; `None` without a tokenizer, with noise of the user's own, and of PEFT."""
-    tokenizer, objective = trainer.processing_class, objective_name(trainer.data_collator)
-    if tokenizer is None or objective is None or hasattr(model, "peft_config"):
+    tokenizer, collator = trainer.processing_class, copy(objective_collator(trainer.data_collator))
+    is_ours = type(collator) in (DataCollatorForT5SpanCorruption, DataCollatorForDepth)
+    if tokenizer is None or not is_ours or hasattr(model, "peft_config"):
         return None
-    collator, encoded = copy(objective_collator(trainer.data_collator)), tokenizer(SENTENCES, add_special_tokens=False)
+    encoded = tokenizer(SENTENCES, add_special_tokens=False)
     # The sentences may be longer than the examples of the run, as in bytes.
     collator.padding, collator.max_source_length, collator.max_target_length = "longest", None, None
     ids, lengths = sum(encoded["input_ids"], []), [len(ids) for ids in encoded["input_ids"]]
     batch = collator([{"input_ids": ids, "sentence_lengths": lengths, "unit_lengths": [1] * len(ids)}])
     source, target = batch["input_ids"][0][batch["attention_mask"][0].bool()], batch["labels"][0]
-    prefix, is_masked = getattr(collator, "input_prefix", ""), objective != "prefix_lm"
+    prefix, is_masked = getattr(collator, "input_prefix", ""), collator.objective != "prefix_lm"
     given = MASKED_SENTENCES if is_masked else SENTENCES[::-1]
     length = trainer.generation_max_length or model.generation_config.max_length
     return {

@@ -48,8 +48,7 @@ from .inputs import (
     check_packed_rows,
     check_trainer,
     evaluation_collator,
-    metadata_collators,
-    objective_collators,
+    objective_collator,
     prepare_inputs,
 )
 from .model_card import CardContent, write_model_card
@@ -237,9 +236,9 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def longest_target(self) -> int | None:
         """Tokens of the longest target with the start token; `None` if it is not known."""
-        collators = objective_collators(self.data_collator) or [self.data_collator]
-        lengths = [getattr(collator, "max_target_length", None) for collator in collators]
-        return None if None in lengths else max(lengths) + 1
+        collator = objective_collator(self.data_collator) or self.data_collator
+        length = getattr(collator, "max_target_length", None)
+        return None if length is None else length + 1
 
     @property
     def weights_step(self) -> int:
@@ -466,8 +465,9 @@ class DepthTrainer(Seq2SeqTrainer):
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
         devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
         passes = {metric_key_prefix: contextlib.nullcontext()}
-        if has_metadata(dataloader.dataset) and (collators := metadata_collators(self.eval_data_collator)):
-            passes[f"{metric_key_prefix}_{WITH_METADATA}"] = all_metadata(collators)
+        collator = objective_collator(self.eval_data_collator)
+        if has_metadata(dataloader.dataset) and collator is not None:
+            passes[f"{metric_key_prefix}_{WITH_METADATA}"] = all_metadata(collator)
         outputs = []
         prepare_evaluation(self.accelerator, self.model)
         with torch.random.fork_rng(devices, enabled=self.is_in_train):
