@@ -1,11 +1,25 @@
-"""Callbacks of the trainers: when they log, evaluate and save; what a run carries on; early stopping."""
+"""Callbacks: when a run logs, evaluates and saves, what it carries on, early stopping, what it prints, trackers."""
 
 import logging
+import os
+import secrets
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
+from tqdm.auto import tqdm
+from transformers import (
+    EarlyStoppingCallback,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_length
 
@@ -18,6 +32,30 @@ if TYPE_CHECKING:
     from .trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
+
+# The figures that are printed, and how. All others are in trainer_state.json and all_results.json.
+FIGURES = {
+    "loss": "loss {:.4g}",
+    "sentence_loss": "sentence loss {:.4g}",
+    "reconstruction_loss": "reconstruction loss {:.4g}",
+    "learning_rate": "learning rate {:.2e}",
+    "grad_norm": "grad norm {:.3g}",
+    "tokens_per_second": "tokens/s {:,.0f}",
+    "sentence_accuracy": "sentence accuracy {:.4f}",
+    "order_exact_shuffled": "order exact shuffled {:.4f}",
+    "with_metadata_loss": "with metadata loss {:.4g}",
+    "attention_entropy": "attention entropy {:.2f}",
+    "score": "score {:.4f}",
+    "unparsed_fraction": "unparsed fraction {:.4f}",
+    "runtime": "seconds {:,.0f}",
+}
+LEGEND = (
+    "loss: cross-entropy per target token, in nats{weight}; sentence loss: of the sentence tokens of DEPTH alone; "
+    "reconstruction loss: of text and sentinels. From scratch, both begin near the logarithm of the vocabulary size."
+)
+
+
+# ---- When a run trains, evaluates and saves -------------------------------------------------------------------------
 
 
 class EarlyStopping(EarlyStoppingCallback):
@@ -163,3 +201,114 @@ class TrainingFlow(TrainerCallback):
             # `Trainer` adds the loss of this process to those of the logs, which are means over all.
             self.trainer._tr_loss.fill_(check_losses(self.trainer))
             check_parameters(self.trainer)
+
+
+# ---- What it prints, and where it logs ------------------------------------------------------------------------------
+
+
+class LogLines(PrinterCallback):
+    """Prints one line with a few figures for each log on the first process; nothing with `log_level` error."""
+
+    _is_explained = False
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        line = log_line(state, logs or {})
+        if line is None or not state.is_world_process_zero or args.get_process_log_level() > logging.WARNING:
+            return
+        if "reconstruction loss" in line and not self._is_explained:  # of pre-training
+            weight = args.sentence_loss_coefficient
+            counted = "" if weight == 1.0 else f", in which a sentence token counts {weight:g} times"
+            line, self._is_explained = f"{LEGEND.format(weight=counted)}\n{line}", True
+        tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
+        sys.stdout.flush()
+
+    def on_predict(self, args, state, control, metrics, **kwargs):
+        super().on_predict(args, state, control, metrics=metrics, **kwargs)
+        self.on_log(args, state, control, logs=metrics)
+
+
+class ProgressBar(LogLines, ProgressCallback):
+    """A [`ProgressCallback`] that writes the lines of [`LogLines`] above its bars."""
+
+
+def install_console(trainer: Trainer) -> None:
+    """Print by [`LogLines`], or on a terminal by a [`ProgressBar`]. A notebook keeps its own callback."""
+    for stock in list(trainer.callback_handler.callbacks):
+        if type(stock) in (PrinterCallback, ProgressCallback):
+            trainer.remove_callback(stock)
+            trainer.add_callback(ProgressBar if type(stock) is ProgressCallback and sys.stderr.isatty() else LogLines)
+
+
+def log_line(state: TrainerState, logs: dict[str, float]) -> str | None:
+    """
+    The line to print for a log; `None` if it has no figure.
+
+    >>> log_line(TrainerState(global_step=25, max_steps=400), {"eval_loss": 8.5, "eval_runtime": 2.0})
+    'step  25/400 | evaluation: loss 8.5, seconds 2'
+    """
+    parts = []
+    # Each data set that was evaluated has a runtime, as has the end of training.
+    for prefix in [name.removesuffix("runtime") for name in logs if name.endswith("_runtime")] or [""]:
+        figures = [form.format(logs[prefix + name]) for name, form in FIGURES.items() if prefix + name in logs]
+        split, _, dataset = prefix.strip("_").partition("_")
+        title = {"eval": "evaluation", "train": "training"}.get(split, split) + (dataset and f" of {dataset}")
+        parts += [f"{title}: {', '.join(figures)}"] if prefix else figures
+    parts += [f"mean score {logs['eval_score']:.4f}"] if "eval_score" in logs and "eval_runtime" not in logs else []
+    total = str(state.max_steps or "")
+    return " | ".join([f"step {state.global_step:>{len(total)}}" + (total and f"/{total}"), *parts]) if parts else None
+
+
+class TrackedRun(TrainerCallback, ExportableState):
+    """
+    Begins a run of W&B before W&B's own callback would, and names one of Trackio. `trainer_state.json` keeps its
+    identity: training that is continued goes on in the same run. What the user says comes first, by the environment
+    (`WANDB_RUN_ID`, …), by `run_name`, or by a run that `wandb.init` has begun.
+    """
+
+    def __init__(self):
+        self.identity: str | None = None
+        self.description: Mapping[str, Any] = {}  # what the run is, for the configuration that W&B shows
+        self._begun = self._owns_wandb_run = False
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"args": {}, "attributes": {"identity": self.identity}}
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Begin the run, whatever comes first: training, an evaluation or predictions."""
+        if self._begun or not state.is_world_process_zero or state.is_hyper_param_search:
+            return
+        self._begun = True
+        if self.identity is None and state.global_step > 0:
+            saved = state.stateful_callbacks.get(type(self).__name__, {})
+            self.identity = saved.get("attributes", {}).get("identity")
+        self.identity = self.identity or secrets.token_hex(4)
+        if "wandb" in args.report_to:
+            self._begin_wandb(args)
+        if "trackio" in args.report_to and args.run_name is None:
+            args.run_name = f"{args.output_dir} {self.identity}"  # by which Trackio knows a run
+
+    on_train_begin = on_predict = on_log
+
+    def _begin_wandb(self, args: TrainingArguments) -> None:
+        import wandb
+
+        if wandb.run is None:
+            is_named = bool(os.environ.keys() & {"WANDB_NAME", "WANDB_SWEEP_ID"})
+            wandb.init(
+                project=os.getenv("WANDB_PROJECT", "huggingface"),
+                name=args.run_name or (None if is_named else args.output_dir),
+                id=os.getenv("WANDB_RUN_ID", self.identity),
+                resume=os.getenv("WANDB_RESUME", "allow"),
+            )
+            self._owns_wandb_run = True
+        self.identity = wandb.run.id
+        wandb.config.update(dict(self.description), allow_val_change=True)
+
+    def end(self, args: TrainingArguments) -> None:
+        """End the run that was begun here: the next trainer of this process has one of its own."""
+        if self._owns_wandb_run:
+            import wandb
+
+            wandb.finish()
+        self._begun = self._owns_wandb_run = False

@@ -7,8 +7,7 @@ from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..errors import UserError
-from .optimizers import OptimizerName
-from .schedules import ScheduleName
+from .optimizers import OptimizerName, ScheduleName
 
 if TYPE_CHECKING:  # the arguments import this module: `--help` does not wait for models
     from accelerate import Accelerator

@@ -16,7 +16,7 @@ from torch.utils.data import RandomSampler
 from transformers import TrainerCallback
 from transformers.trainer_utils import has_length
 
-from .data_loading import innermost_sampler, set_epoch_of_sampler
+from .inputs import innermost_sampler, set_epoch_of_sampler
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer

@@ -26,12 +26,10 @@ from ..errors import UserError
 from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, decoder_inputs, number_of_places
-from .callbacks import RunTotals, TrainingFlow
+from .callbacks import RunTotals, TrackedRun, TrainingFlow, install_console
 from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
 from .checkpoints.saving import remove_unfinished, save_checkpoint, save_model, tied_weights, wait_until_on_disk
 from .checkpoints.stopping import end_processes
-from .console import install_console
-from .data_loading import set_epoch_of_sampler, without_signals
 from .evaluation import (
     WITH_METADATA,
     EvaluationMetrics,
@@ -50,14 +48,14 @@ from .inputs import (
     evaluation_collator,
     objective_collator,
     prepare_inputs,
+    set_epoch_of_sampler,
+    without_signals,
 )
 from .model_card import CardContent, write_model_card
-from .optimizers import get_optimizer_class_and_options, optimizer_settings
-from .schedules import make_schedule
+from .optimizers import get_optimizer_class_and_options, make_schedule, optimizer_settings
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .spikes import StepMonitor, check_loss
 from .statistics import COUNTED, TrainingMetrics, example_statistics, loss_weights, weighted_loss
-from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)

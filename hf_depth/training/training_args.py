@@ -20,8 +20,7 @@ from ..arguments.training_flags import TaskTrainingFlags, TrainingFlags
 from ..errors import UserError, suggestion
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
-from .optimizers import OptimizerName, check_optimizer, read_options
-from .schedules import ScheduleName, check_schedule
+from .optimizers import OptimizerName, ScheduleName, check_optimizer, check_schedule, read_options
 from .sharding import check_whole_matrices, dividing_engine
 
 if TYPE_CHECKING:
@@ -45,34 +44,22 @@ LOGGING_SHARE, MOST_STEPS_WITHOUT_LOG = 0.02, 500
 ADAM_EPSILON = {OptimizerName.ADAMW_SCALE: 1e-6}  # nanoT5's; of all others the Trainer's
 # Ranges that transformers, torch and datasets do not check, or only after data and model are loaded.
 RANGES = {
-    "learning_rate": NOT_NEGATIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "max_grad_norm": NOT_NEGATIVE,
-    "num_train_epochs": Range(above=0),
-    "per_device_train_batch_size": AT_LEAST_ONE,
-    "per_device_eval_batch_size": AT_LEAST_ONE,
-    "gradient_accumulation_steps": AT_LEAST_ONE,
-    "eval_steps": Range(above=0),
-    "save_steps": Range(above=0),
-    "save_total_limit": AT_LEAST_ONE,
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "sentence_loss_coefficient"), NOT_NEGATIVE),
+    **dict.fromkeys(("skip_bad_batches", "early_stopping_threshold", "probe_layer"), NOT_NEGATIVE),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), AT_LEAST_ONE),
+    **dict.fromkeys(("gradient_accumulation_steps", "save_total_limit"), AT_LEAST_ONE),
+    **dict.fromkeys(("generation_num_beams", "early_stopping_patience"), AT_LEAST_ONE),
+    **dict.fromkeys(("num_train_epochs", "eval_steps", "save_steps"), Range(above=0)),
     "seed": Range(least=0, most=2**32 - 1),  # the limits of numpy
     "dataloader_num_workers": WORKERS,
     "generation_max_length": Range(least=2),  # the start token counts
-    "generation_num_beams": AT_LEAST_ONE,
-    "sentence_loss_coefficient": NOT_NEGATIVE,
-    "skip_bad_batches": NOT_NEGATIVE,
-    "early_stopping_patience": AT_LEAST_ONE,
-    "early_stopping_threshold": NOT_NEGATIVE,
-    "probe_layer": NOT_NEGATIVE,
 }
 # Arguments of transformers that would have no effect or a wrong one: the values they may have, and why.
 UNSUPPORTED = {
     "label_smoothing_factor": ((0.0,), "the trainers weight one cross-entropy for each label"),
     "neftune_noise_alpha": ((None, 0.0), "it finds no embedding of encoder and decoder of a T5"),
-    **dict.fromkeys(
-        ("bf16_full_eval", "fp16_full_eval"),
-        ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
-    ),
+    "bf16_full_eval": ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
+    "fp16_full_eval": ((False,), "it rounds the weights for good"),
     "restore_callback_states_from_checkpoint": ((False,), "callbacks of this package restore their states themselves"),
 }
 
@@ -143,9 +130,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         check_ranges(self, RANGES)
         self._use_precision_of_launcher()
         self._choose_optimizer()
-        if self.lr_scheduler_type is None:
-            self.lr_scheduler_type = SchedulerType.COSINE
-        self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type)
+        self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type or SchedulerType.COSINE)
         if self.warmup_steps is None:  # the schedules of this package have lengths of their own
             self.warmup_steps = 0 if isinstance(self.lr_scheduler_type, ScheduleName) else DEFAULT_WARMUP
         if self.ddp_find_unused_parameters is None:
@@ -172,8 +157,8 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
         if precision in ("", "no"):
             return
-        given = "bf16" if self.bf16 else "fp16" if self.fp16 else precision
-        if precision != given or precision not in ("bf16", "fp16"):
+        other = {"bf16": self.fp16, "fp16": self.bf16}
+        if other.get(precision, True):
             raise UserError(
                 f"ACCELERATE_MIXED_PRECISION={precision}, the `mixed_precision` of `accelerate launch`, must be no, "
                 "or bf16 or fp16 without the flag of the other one."
@@ -210,11 +195,10 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
             setattr(self, name, getattr(Seq2SeqTrainingArguments, name))
         for name in self._VALID_DICT_FIELDS:
             value = getattr(self, name)
-            if isinstance(value, str) and value.startswith("{"):  # otherwise it names a file
-                try:
-                    json.loads(value)
-                except ValueError as error:  # which names no flag
-                    raise UserError(f"`{name}` must be JSON, got {value!r}: {error}.") from error
+            try:
+                json.loads(value if isinstance(value, str) and value.startswith("{") else "{}")  # or it names a file
+            except ValueError as error:  # which names no flag
+                raise UserError(f"`{name}` must be JSON, got {value!r}: {error}.") from error
         super().__post_init__()
         precision = {"tf32": "high", "ieee": "highest"}.get(torch.backends.fp32_precision)
         if precision is not None and (self.torch_compile or self.tf32 is not None):
@@ -240,25 +224,31 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         for name, (allowed, reason) in UNSUPPORTED.items():
             if (value := getattr(self, name)) not in allowed:
                 raise UserError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
-        if self.max_steps < 1 and self.max_steps != -1:
-            raise UserError(
-                f"`max_steps` must be at least 1, got {self.max_steps}. Leave it out (-1) to train for "
-                "`num_train_epochs`. To evaluate without training, leave out `--do_train`."
-            )
-        if self.skip_bad_batches and (self.fp16 or self.deepspeed_plugin is not None):
-            raise UserError(
-                "`skip_bad_batches` is neither for `fp16` nor for DeepSpeed. Loss scaling already skips steps that "
-                "overflow, and DeepSpeed makes its step before the gradient can be checked. Leave it out."
-            )
-        if self.save_strategy == SaveStrategy.BEST:
-            if self.metric_for_best_model is None:
-                raise UserError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
-            if self.eval_strategy == IntervalStrategy.NO:
-                raise UserError(
-                    "`save_strategy` best compares evaluations while training: ask for some by `eval_strategy`."
-                )
+        saves_best = self.save_strategy == SaveStrategy.BEST
+        for is_wrong, message in (
+            (
+                self.max_steps < 1 and self.max_steps != -1,
+                f"`max_steps` must be at least 1, got {self.max_steps}. Leave it out to train for `num_train_epochs`, "
+                "and leave out `--do_train` to train nothing.",
+            ),
+            (
+                self.skip_bad_batches and (self.fp16 or self.deepspeed_plugin is not None),
+                "`skip_bad_batches` is neither for `fp16`, where loss scaling skips such steps, nor for DeepSpeed, "
+                "whose step is made before its gradient is known. Leave it out.",
+            ),
+            (
+                saves_best and self.metric_for_best_model is None,
+                "`save_strategy` best needs a `metric_for_best_model`, such as loss.",
+            ),
+            (
+                saves_best and self.eval_strategy == IntervalStrategy.NO,
+                "`save_strategy` best compares evaluations while training: ask for some by `eval_strategy`.",
+            ),
+        ):
+            if is_wrong:
+                raise UserError(message)
         follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-        chooses = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST or follows
+        chooses = self.load_best_model_at_end or saves_best or follows
         default = type(self).__dataclass_fields__["metric_for_best_model"].default
         if self.metric_for_best_model not in (None, default) and not chooses:
             logger.warning(
