@@ -25,14 +25,12 @@ def _new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def plot_losses(
-    log_history: Sequence[Mapping], path: str | Path, baselines: Mapping[str, float] | None = None
-) -> "Figure":
+def plot_losses(log_history: Sequence[Mapping], path: str | Path) -> "Figure":
     """
     Draw the losses of a run over its steps on a logarithmic axis: lines of training, dots of evaluation. Scores and
     the entropy of attention, if there are any, have panels of their own.
 
-    `log_history` is `trainer.state.log_history`, `path` a .png file; `baselines` are scores to compare with, by name.
+    `log_history` is `trainer.state.log_history`, `path` a .png file.
     """
     has_scores = any("eval_score" in log for log in log_history)
     has_entropy = any("eval_attention_entropy" in log for log in log_history)
@@ -41,7 +39,7 @@ def plot_losses(
     panels = figure.subplots(1, number, squeeze=False)[0]
     _plot_loss_panel(panels[0], log_history)
     if has_scores:
-        _plot_score_panel(panels[1], log_history, baselines or {})
+        _plot_score_panel(panels[1], log_history)
     if has_entropy:
         _plot_attention_panel(panels[-1], log_history)
     for axes in panels:
@@ -77,15 +75,13 @@ def _by_step(log_history: Sequence[Mapping], key: str) -> dict[int, float]:
     return values
 
 
-def _plot_score_panel(axes: "Axes", log_history: Sequence[Mapping], baselines: Mapping[str, float]) -> None:
+def _plot_score_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
     scores = _by_step(log_history, "eval_score")
     axes.plot(list(scores), list(scores.values()), "o-", color="C0", label="score, evaluation")
     known = {step: score for step, score in scores.items() if not math.isnan(score)}  # NaN is greater than nothing
     if known:
         best = max(known, key=known.get)
         axes.plot(best, known[best], "*", color="C3", markersize=14, label=f"best: {known[best]:.4f} at step {best}")
-    for (name, value), linestyle in zip(baselines.items(), ("-.", ":"), strict=False):
-        axes.axhline(value, color="grey", linestyle=linestyle, label=f"{name}: {value:.4f}")
     axes.set(xlabel="step", ylabel="score")
 
 

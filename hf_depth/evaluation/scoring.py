@@ -158,12 +158,6 @@ class TaskEvaluation:
     metrics: dict[str, float]
     step: int | None = None  # of the weights
 
-    def baseline_score(self, name: str) -> float | None:
-        """Return the [`optimized_score`] of `majority` or `chance`; `None` if there is none."""
-        spec = self.dataset.spec
-        value = self.metrics.get(f"{name}_{spec.metric_to_optimize}")
-        return None if value is None else optimized_score(spec, {spec.metric_to_optimize: value})
-
 
 def mean_score(evaluations: Iterable[TaskEvaluation]) -> float | None:
     """Return the mean [`optimized_score`] of the first scored data set of each task; `None` if there is none."""

@@ -88,8 +88,8 @@ def evaluations_without_improvement(state: TrainerState) -> int:
 
 class RunTotals(TrainerCallback, ExportableState):
     """
-    What a run adds up from its first step on, in `trainer_state.json`: losses after `first_step`, batches that were
-    skipped, and the counts of each source of a mixture. It also keeps how many workers read a stream.
+    What a run adds up after `first_step`, for `trainer_state.json`: losses, skipped batches, and counts of each source
+    of a mixture. It also keeps how many workers read a stream.
     """
 
     def __init__(self):

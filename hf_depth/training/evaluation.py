@@ -21,7 +21,6 @@ from .statistics import (
     STATISTICS,
     summarize,
     summarize_order,
-    unshuffling_accuracy,
     unshuffling_statistics,
 )
 
@@ -104,14 +103,6 @@ class EvaluationMetrics:
             if self.statistics.keys() >= {*prefixes}:
                 metrics |= {f"{prefix}{suffix}_{name}": value for name, value in self.metrics(*prefixes).items()}
         return metrics
-
-    def accuracies(self) -> dict[str, dict[str, Any]]:
-        """[`unshuffling_accuracy`] by prefix and way of generating."""
-        return {
-            prefix: {name: unshuffling_accuracy(torch.cat(rows).cpu().numpy()) for name, rows in orders.items()}
-            for prefix, orders in self.orders.items()
-            if orders
-        }
 
 
 # ---- Loops ----------------------------------------------------------------------------------------------------------

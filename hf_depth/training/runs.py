@@ -13,7 +13,6 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from transformers.trainer_pt_utils import get_model_param_count
-from transformers.trainer_utils import PredictionOutput
 
 from ..arguments.data_args import CorpusArguments, ObjectiveArguments
 from ..arguments.model_args import ModelArguments
@@ -28,7 +27,6 @@ from ..errors import UserError
 from ..evaluation.ordering import print_unshuffled
 from ..evaluation.outputs import REPORTED_METRICS, before_and_after, results_table, write_outputs
 from ..evaluation.plots import plot_losses, plot_unshuffling
-from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from ..tasks.spec import TaskSpec
@@ -68,6 +66,7 @@ class Run:
         self.description = json.loads(without_credentials(json.dumps(dict(description), default=str)))
         self.checkpoint = checkpoint
         self.do_train = args.do_train
+        self._is_restored = checkpoint is None
         if checkpoint is not None:
             check_same_run(checkpoint, describe_training(args) | self.description, args)
             self.best_checkpoint = best_checkpoint(checkpoint, args)
@@ -75,7 +74,6 @@ class Run:
                 self.do_train = not model_is_complete(checkpoint, args)
                 what = "only the final model is left to write" if self.do_train else "there is nothing left to train"
                 logger.info(f"{checkpoint} is the end of this run: {what}.")
-        self._is_restored = False
 
     @classmethod
     def find(
@@ -140,21 +138,20 @@ class Run:
         the splits `train` and `validation`, are saved with their metrics. If SIGTERM or SIGUSR1 stops the training, a
         checkpoint is saved and [`Interrupted`], a `SystemExit`, raised.
         """
-        if self.checkpoint is not None and not self._is_restored:
+        if not self._is_restored:
             raise UserError(
                 f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
                 "the model and, after the end of training, returns the trained one."
             )
-        datasets = (trainer.train_dataset, trainer.eval_dataset, test_dataset)
-        names = ("train_dataset", "eval_dataset", "test_dataset")
-        for (step, is_left), name, dataset in zip(self.steps.items(), names, datasets, strict=True):
+        data = {"train": trainer.train_dataset, "eval": trainer.eval_dataset, "test": test_dataset}
+        for (step, is_left), (name, dataset) in zip(self.steps.items(), data.items(), strict=True):
             if is_left and dataset is None:
-                raise UserError(f"`{step}` needs data: give `{name}`, or leave out `{step}`.")
+                raise UserError(f"`{step}` needs data: give `{name}_dataset`, or leave out `{step}`.")
         statistics = statistics or {}
-        data = describe_data(trainer.train_dataset) | describe_evaluation(trainer)
+        described = describe_data(trainer.train_dataset) | describe_evaluation(trainer)
         if self.do_train and self.checkpoint is not None:
-            check_same_run(self.checkpoint, data, self.args)
-        trainer.run_description = describe_training(self.args) | data | self.description
+            check_same_run(self.checkpoint, described, self.args)
+        trainer.run_description = describe_training(self.args) | described | self.description
         trainer.tracked_run.description = trainer.run_description
         self.begin(trainer, test_dataset)
         if self.checkpoint is not None and not self.do_train:
@@ -200,22 +197,21 @@ class Run:
         for name, dataset in by_name(test_dataset).items():
             suffix = f"_{name}" if name else ""
             output = trainer.predict(dataset, metric_key_prefix=f"test{suffix}")
-            metrics |= _as_files_name(output.metrics)
-            self._save_predictions(trainer, output, f"predictions{suffix}.jsonl")
-        trainer.save_metrics("predict", metrics)
+            metrics |= output.metrics
+            if trainer.is_world_process_zero() and self.args.predict_with_generate:
+                decode, pad = trainer.processing_class.decode, trainer.processing_class.pad_token_id
+                with Path(self.args.output_dir, f"predictions{suffix}.jsonl").open("w", encoding="utf-8") as file:
+                    for ids, target in zip(output.predictions, output.label_ids, strict=True):
+                        texts = {
+                            "prediction": decode(ids[(ids >= 0) & (ids != pad)]),
+                            "target": decode(target[target >= 0]),
+                        }
+                        file.write(json.dumps(texts, ensure_ascii=False) + "\n")
+        self.save_test_metrics(trainer, metrics)
 
-    def _save_predictions(self, trainer: DepthTrainer, output: PredictionOutput, name: str) -> None:
-        if trainer.is_world_process_zero() and self.args.predict_with_generate:
-            decode, pad = trainer.processing_class.decode, trainer.processing_class.pad_token_id
-            path = Path(self.args.output_dir, name)
-            with path.open("w", encoding="utf-8") as file:
-                for ids, target in zip(output.predictions, output.label_ids, strict=True):
-                    texts = {
-                        "prediction": decode(ids[(ids >= 0) & (ids != pad)]),
-                        "target": decode(target[target >= 0]),
-                    }
-                    file.write(json.dumps(texts, ensure_ascii=False) + "\n")
-            logger.info(f"Predictions are in {path}")
+    def save_test_metrics(self, trainer: DepthTrainer, metrics: Mapping[str, float]) -> None:
+        """Save metrics as the files have them: `test_loss` becomes `predict_loss`."""
+        trainer.save_metrics("predict", {re.sub("^test_", "predict_", name): value for name, value in metrics.items()})
 
     def finish(self, trainer: DepthTrainer) -> None:
         """Plot the losses of a trained model and write its card, then push to the Hub if asked for."""
@@ -223,7 +219,7 @@ class Run:
             trainer.save_state()  # again, with the last evaluation
             if trainer.is_world_process_zero():
                 path = Path(self.args.output_dir, "losses.png")
-                plot_losses(trainer.state.log_history, path, baselines=self.baselines(trainer))
+                plot_losses(trainer.state.log_history, path)
                 trainer.create_model_card()
         self.report(trainer)
         if self.args.push_to_hub:
@@ -232,19 +228,6 @@ class Run:
             write_model_manifest(trainer)
         if trainer.is_world_process_zero():
             print(f"\nThe run is in {self.args.output_dir}.", flush=True)
-
-    def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
-        """The mean scores of the majority class and of random guesses on the data of tasks that were evaluated."""
-        evaluations: dict[str, TaskEvaluation] = {}
-        for dataset in by_name(trainer.eval_dataset).values():
-            if trainer.is_of_tasks and dataset is not None and dataset.key in trainer.evaluations:
-                evaluations.setdefault(dataset.spec.full_name, trainer.evaluations[dataset.key])
-        found = {}
-        for name in ("majority", "chance"):
-            scores = [one.baseline_score(name) for one in evaluations.values()]
-            if scores and None not in scores:
-                found[name] = sum(scores) / len(scores)
-        return found
 
     def begin(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         """Show what a subclass adds before the first step of a run."""
@@ -375,7 +358,7 @@ class FineTuningRun(Run):
         """Predict the test sets, and save scores if their labels are known."""
         metrics = trainer.evaluate_tasks(test_dataset, metric_key_prefix="test")
         trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, metrics)
-        trainer.save_metrics("predict", _as_files_name(metrics))
+        self.save_test_metrics(trainer, metrics)
 
     def report(self, trainer: TaskTrainer) -> None:
         if trainer.is_world_process_zero():
@@ -384,8 +367,3 @@ class FineTuningRun(Run):
                 print("\n" + results_table(scored), flush=True)
             for path in write_outputs(self.args.output_dir, list(trainer.evaluations.values())):
                 logger.info(f"Predictions are in {path}")
-
-
-def _as_files_name(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics of test data as the files have them: `test_loss` becomes `predict_loss`."""
-    return {re.sub("^test_", "predict_", name): value for name, value in metrics.items()}

@@ -102,11 +102,6 @@ def weighted_loss(
 # ---- The order of sentences -----------------------------------------------------------------------------------------
 
 
-def sentence_sequence(ids: torch.Tensor, config: PreTrainedConfig, width: int | None = None) -> torch.Tensor:
-    """The sentence tokens of each row of ids (B, L), in their order: (B, width), padded with -1, the rest left out."""
-    return _in_front(ids, is_sentence_token(ids, config), config.num_sentence_tokens if width is None else width)
-
-
 def _in_front(values: torch.Tensor, mask: torch.Tensor, width: int) -> torch.Tensor:
     """The values (B, L) under a mask, in their order, as (B, width): padded with -1, what is too many left out."""
     # Everything else is written to one column too many, which is cut off.
@@ -116,7 +111,7 @@ def _in_front(values: torch.Tensor, mask: torch.Tensor, width: int) -> torch.Ten
 
 
 def _is_given(ids: torch.Tensor, input_ids: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
-    """Which ids (B, L) are sentence tokens that the input (B, S) has."""
+    """Which ids (B, L) are sentence tokens that the input (B, S) has. A text that is continued goes on with others."""
     is_sentence = is_sentence_token(ids, config)
     if not has_sentence_tokens(config):
         return is_sentence
@@ -129,69 +124,53 @@ def _is_given(ids: torch.Tensor, input_ids: torch.Tensor, config: PreTrainedConf
     return is_sentence & given.scatter_(1, places(input_ids), True).gather(1, places(ids))
 
 
-def given_sequence(
-    ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
-) -> torch.Tensor:
-    """
-    [`sentence_sequence`] of ids, without the sentences of a continuation (prefix language modelling), which the input
-    does not have. Ids that a model wrote are all read: it may repeat a sentence token, so that others come late.
-    """
-    gold = sentence_sequence(labels, config)
-    sequence = gold if ids is labels else sentence_sequence(ids, config, max(gold.shape[1], ids.shape[1]))
-    goes_on = ((gold >= 0) & ~_is_given(gold, input_ids, config)).any(1, keepdim=True)  # (B, 1)
-    left_out = goes_on & ~_is_given(sequence, input_ids, config)
-    order = left_out.long().argsort(dim=1, stable=True)
-    return sequence.masked_fill(left_out, -1).gather(1, order)
-
-
-def is_shuffled(input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig) -> torch.BoolTensor:
-    """Whether (B,) the sentence tokens stand in another order in `input_ids` (B, S) than in `labels` (B, T)."""
-    if not has_sentence_tokens(config):
-        return torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    return (sentence_sequence(input_ids, config) != given_sequence(labels, input_ids, labels, config)).any(dim=1)
-
-
-def shuffled_segments(
-    input_ids: torch.Tensor, labels: torch.Tensor, decoder_segment_ids: torch.Tensor, config: PreTrainedConfig
-) -> torch.BoolTensor:
-    """
-    [`is_shuffled`] for packed rows, whose inputs have as many sentence tokens as their labels: (B, T), true in column
-    `n - 1` if example `n` of the row is shuffled.
-    """
-    if not has_sentence_tokens(config):
-        return torch.zeros_like(labels, dtype=torch.bool)
-    width = labels.shape[1]
-    is_label = is_sentence_token(labels, config)
-    # The k-th sentence token of the inputs of a row and that of its labels belong to the same example.
-    given = _in_front(input_ids, is_sentence_token(input_ids, config), width)
-    differs = given != _in_front(labels, is_label, width)
-    segments = _in_front(decoder_segment_ids, is_label, width).clamp(min=0)
-    return _by_segment(differs, segments) > 0
-
-
 def _by_segment(values: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor:
     """Sums of values (B, L) over the examples 1, 2, … of each row: (B, L), int64, as no row has more than L."""
     sums = segment_ids.new_zeros(len(values), values.shape[1] + 1)
     return sums.scatter_add_(1, segment_ids, values.to(sums.dtype))[:, 1:]
 
 
-# ---- The order that a model writes ----------------------------------------------------------------------------------
+def num_shuffled(
+    input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    config: PreTrainedConfig,
+    decoder_segment_ids: torch.Tensor | None = None,
+) -> torch.LongTensor:
+    """
+    How many examples (B,) have their sentence tokens in another order in `input_ids` (B, S) than in `labels` (B, T):
+    0 or 1, or more in a packed row, where `decoder_segment_ids` (B, T) tell the examples.
+    """
+    if not has_sentence_tokens(config):
+        return torch.zeros_like(labels[:, 0])
+    is_packed, is_label = decoder_segment_ids is not None, _is_given(labels, input_ids, config)
+    width = labels.shape[1] if is_packed else config.num_sentence_tokens
+    # The k-th sentence token of the inputs of a row and that of its labels belong to the same example.
+    given = _in_front(input_ids, is_sentence_token(input_ids, config), width)
+    differs = given != _in_front(labels, is_label, width)
+    if not is_packed:
+        return differs.any(1).long()
+    return (_by_segment(differs, _in_front(decoder_segment_ids, is_label, width).clamp(min=0)) > 0).sum(1)
 
 
 def unshuffling_statistics(
     generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig
 ) -> torch.Tensor:
     """
-    What generated targets (B, G) have right, one row per example in float64: whether the example is shuffled, its
-    number of sentences, `exact`, `tau`, and which positions are right. `input_ids` are (B, S), `labels` (B, T).
+    What generated targets (B, G) have right, one row per example in float64. `input_ids` are (B, S), `labels` (B, T).
+    A row has whether the example is shuffled, its number of sentences, `exact`, `tau`, and which positions are right.
 
     - `exact` is 1 if the sentence tokens generated are those of the labels in the same order.
     - `tau` is Kendall's between both orders, `2 * concordant pairs / pairs - 1`. A pair of which a token was not
       generated is not concordant.
+    - Where the labels continue the text of the input, the sentences of the continuation count nowhere.
     """
-    gold = given_sequence(labels, input_ids, labels, config)  # (B, N)
-    generated = given_sequence(generated_ids, input_ids, labels, config)  # (B, G), G >= N
-    width, is_sentence = gold.shape[1], gold >= 0
+    is_gold, width = _is_given(labels, input_ids, config), config.num_sentence_tokens
+    goes_on = (is_sentence_token(labels, config) & ~is_gold).any(1, keepdim=True)  # (B, 1)
+    is_read = is_sentence_token(generated_ids, config) & (_is_given(generated_ids, input_ids, config) | ~goes_on)
+    gold = _in_front(labels, is_gold, width)  # (B, N)
+    # All are read: a model may repeat a sentence token, so that others come late.
+    generated = _in_front(generated_ids, is_read, max(width, generated_ids.shape[1]))  # (B, G), G >= N
+    is_sentence = gold >= 0
     num_sentences = is_sentence.sum(1)
     pairs = num_sentences.double() * (num_sentences - 1) / 2
     right = gold == generated[:, :width]
@@ -204,7 +183,7 @@ def unshuffling_statistics(
     in_order = (place[:, :, None] < place[:, None, :]) & found[:, :, None] & found[:, None, :]
     concordant = in_order.triu(diagonal=1).sum((1, 2))
     tau = 2 * concordant / pairs.clamp(min=1) - 1
-    columns = [is_shuffled(input_ids, labels, config), num_sentences, exact, tau]
+    columns = [num_shuffled(input_ids, labels, config), num_sentences, exact, tau]
     return torch.cat([torch.stack([each.double() for each in columns], dim=1), (right & is_sentence).double()], dim=1)
 
 
@@ -287,11 +266,8 @@ def example_statistics(
     eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(sentence)
     kinds = {"sentence": sentence, "reconstruction": counted & ~sentence & ~eosen, "eosen": eosen}
     ones = torch.ones_like(input_ids[:, 0])  # (B,)
-    if decoder_segment_ids is None:
-        examples, shuffled = ones, is_shuffled(input_ids, labels, config)  # (B,)
-    else:
-        examples = (_by_segment(counted, decoder_segment_ids) > 0).sum(1)
-        shuffled = shuffled_segments(input_ids, labels, decoder_segment_ids, config).sum(1)
+    examples = ones if decoder_segment_ids is None else (_by_segment(counted, decoder_segment_ids) > 0).sum(1)
+    shuffled = num_shuffled(input_ids, labels, config, decoder_segment_ids)
     loss = token_losses.detach().double()
     loss_sum = loss.sum(1)
     if coefficient != 1:
@@ -313,7 +289,10 @@ def example_statistics(
         values["reconstruction_correct"] = (correct & kinds["reconstruction"]).sum(1)
         num_sentences = sentence.sum(1)
         numbers_of = {"tokens": num_sentences, "correct": (correct & sentence).sum(1)}
-        for name, numbers in (numbers_of | {"expected": _harmonic_number(num_sentences)}).items():
+        # Guessing among those that remain, H(n) = 1 + 1/2 + … + 1/n are right.
+        one = torch.ones((), dtype=torch.float64, device=labels.device)
+        expected = torch.digamma(num_sentences.double() + 1) - torch.digamma(one)
+        for name, numbers in (numbers_of | {"expected": expected}).items():
             values[f"sentence_{name}"], values[f"shuffled_sentence_{name}"] = numbers, numbers * shuffled
     # Numbers of all kinds, converted by one operation: there is one such row in every step of training.
     return torch.stack([values.get(name, 0 * ones) for name in STATISTICS], dim=1)
@@ -348,11 +327,6 @@ def summarize(sums: torch.Tensor) -> dict[str, float]:
         metrics["shuffled_fraction"] = s["shuffled"] / s["examples"]
     metrics["tokens_cut"] = int(s["tokens_cut"])
     return metrics
-
-
-def _harmonic_number(n: torch.Tensor) -> torch.Tensor:
-    """H(n) = 1 + 1/2 + … + 1/n for integers of any shape; H(0) = 0."""
-    return torch.digamma(n.double() + 1) - torch.digamma(torch.ones((), dtype=torch.float64, device=n.device))
 
 
 class TrainingMetrics:

@@ -55,7 +55,14 @@ from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, make_schedule, optimizer_settings
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .spikes import StepMonitor, check_loss
-from .statistics import COUNTED, TrainingMetrics, example_statistics, loss_weights, weighted_loss
+from .statistics import (
+    COUNTED,
+    TrainingMetrics,
+    example_statistics,
+    loss_weights,
+    unshuffling_accuracy,
+    weighted_loss,
+)
 from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -247,7 +254,11 @@ class DepthTrainer(Seq2SeqTrainer):
     @property
     def unshuffling(self) -> dict[str, dict[str, Any]]:
         """[`unshuffling_accuracy`] of the latest evaluations, by prefix of their metrics and way of generating."""
-        return self.evaluated.accuracies()
+        return {
+            prefix: {name: unshuffling_accuracy(torch.cat(rows).cpu().numpy()) for name, rows in orders.items()}
+            for prefix, orders in self.evaluated.orders.items()
+            if orders
+        }
 
     # ---- Training ---------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hf_depth import DataCollatorForDepth, DepthConfig
 from hf_depth.training.statistics import (
     STATISTICS,
     example_statistics,
-    is_shuffled,
+    num_shuffled,
     summarize,
     summarize_order,
     unshuffling_accuracy,
@@ -44,7 +44,7 @@ class OrderTest(parameterized.TestCase):
     def test_of_a_continued_text_only_the_sentences_of_the_input_have_an_order(self):
         inputs = ids([133, 5, 135, 6, 1], [135, 5, 133, 6, 1])
         labels = ids([133, 135, 130, 7, 131, 8, 1], [133, 135, 130, 7, 131, 8, 1])
-        self.assertEqual(is_shuffled(inputs, labels, CONFIG).tolist(), [False, True])
+        self.assertEqual(num_shuffled(inputs, labels, CONFIG).tolist(), [0, 1])
         # However the text is continued; a wrong order of what was read is wrong.
         for continuation in ([], [130], [130, 131], [131, 132, 134]):
             for order, exact, tau in (([133, 135], 1.0, 1.0), ([135, 133], 0.0, -1.0), ([133], 0.0, -1.0)):

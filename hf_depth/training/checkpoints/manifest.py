@@ -45,15 +45,9 @@ def file_entries(
         return dict(zip(names, pool.map(entry, names), strict=True))
 
 
-def write_manifest(
-    folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]], sync: bool = True, **more: Any
-) -> None:
+def write_manifest(folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]], **more: Any) -> None:
     """Write the manifest of a folder: its files, see [`file_entries`], and other fields such as the step."""
-    text = json.dumps({**more, "files": dict(sorted(files.items()))}, indent=2)
-    if not sync:
-        Path(folder, MANIFEST_FILE).write_text(text, encoding="utf-8")
-        return
-    replace_text(Path(folder, MANIFEST_FILE), text)
+    replace_text(Path(folder, MANIFEST_FILE), json.dumps({**more, "files": dict(sorted(files.items()))}, indent=2))
     for below in {Path(folder, file).parent for file in files} | {Path(folder)}:
         sync_folder(below)
 
@@ -65,12 +59,13 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
 
 
 def write_sizes(folder: Path, step: int) -> None:
-    """Write the manifest of a new checkpoint of this step, with the sizes of its files."""
+    """Write the manifest of a new checkpoint of this step, with the sizes of its files, without waiting for a disk."""
     files = {}
     for name in list_files(folder):
         with Path(folder, name).open("rb") as file:  # opening updates the size on network file systems
             files[name] = {"size": file.seek(0, os.SEEK_END)}
-    write_manifest(folder, files, sync=False, step=step)
+    text = json.dumps({"step": step, "files": files}, indent=2)
+    Path(folder, MANIFEST_FILE).write_text(text, encoding="utf-8")
 
 
 def add_hashes(folder: Path) -> None:
@@ -96,11 +91,10 @@ def damage(folder: str | os.PathLike) -> str | None:
         hashes = {name: entry["sha256"] for name, entry in files.items() if "sha256" in entry}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MANIFEST_FILE} cannot be read ({error})"
-    if manifest is None and not (folder / STATE_FILE).is_file():
-        return f"it has no {STATE_FILE}"
     if manifest is None:
-        empty = [name for name in list_files(folder) if (folder / name).stat().st_size == 0]
-        return f"{empty[0]} is empty" if empty else None
+        empty = next((name for name in list_files(folder) if (folder / name).stat().st_size == 0), None)
+        no_state = None if (folder / STATE_FILE).is_file() else f"it has no {STATE_FILE}"
+        return no_state or (empty and f"{empty} is empty")
     for name, size in sizes.items():
         if not (folder / name).is_file():
             return f"{name} is missing"

@@ -52,12 +52,12 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
     trainer.last_checkpoint = str(folder)
     if args.push_to_hub:
         wait_until_on_disk()  # no file may change during the upload
-    if args.push_to_hub and trainer.is_world_process_zero():
-        for path in (*folder.glob("*.py"), *folder.glob("task_config.json")):  # which `Trainer` does not know
-            shutil.copy(path, args.output_dir)
-        not_uploaded = Path(args.output_dir, ".gitignore")
-        if not not_uploaded.exists():  # the pickle of all settings stays private
-            not_uploaded.write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
+        if trainer.is_world_process_zero():
+            for path in (*folder.glob("*.py"), *folder.glob("task_config.json")):  # which `Trainer` does not know
+                shutil.copy(path, args.output_dir)
+            not_uploaded = Path(args.output_dir, ".gitignore")
+            if not not_uploaded.exists():  # the pickle of all settings stays private
+                not_uploaded.write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
 
 
 def record_best_checkpoint(state: TrainerState, folder: Path) -> None:
@@ -86,8 +86,8 @@ def _written_aside(trainer: "DepthTrainer", folder: Path) -> Iterator[Path]:
             os.replace(aside, folder)
             remove_unfinished(folder.parent)
             thread = ThreadPoolExecutor(1)  # the interpreter waits for it before it ends
-            surplus = (trainer.save_total_limit, trainer.state.best_model_checkpoint)
-            _completion.append(thread.submit(_complete, folder, *surplus))
+            best = trainer.state.best_model_checkpoint
+            _completion.append(thread.submit(_complete, folder, trainer.save_total_limit, best))
             thread.shutdown(wait=False)
         wait_for_everyone()
 
