@@ -206,8 +206,8 @@ def summarize_order(rows: np.ndarray, constrained: bool = False) -> dict[str, fl
             metrics[f"order_exact{decoding}{suffix}"] = part[:, 2].mean().item()
             if not constrained:  # by chance, one of all orders of so many sentences
                 chance = [1 / math.factorial(number) for number in part[:, 1].astype(int).tolist()]
-                metrics[f"order_exact{suffix}_chance"] = sum(chance) / len(chance)
-            metrics[f"order_kendall_tau{decoding}{suffix}"] = part[:, 3].mean().item()
+                metrics[f"order_exact{suffix}_chance"] = math.fsum(chance) / len(chance)
+            metrics[f"order_kendall_tau{decoding}{suffix}"] = math.fsum(part[:, 3]) / len(part)  # in any order
     return metrics
 
 
