@@ -3,9 +3,8 @@
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from inspect import get_annotations
 from itertools import islice
 from typing import Any, ClassVar
@@ -17,7 +16,16 @@ from ..errors import UserError, listed
 from .columns import readable_documents
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .metadata import MetadataEncoder
-from .mixture import DocumentMixture, MixtureDataset, MixtureStream, Statistics, join_sources, naming_source
+from .mixture import (
+    DocumentMixture,
+    Documents,
+    MixtureDataset,
+    MixtureStream,
+    Statistics,
+    each_source,
+    join_sources,
+    naming_source,
+)
 from .packing import LengthBounds, PackedPreprocessor
 from .preprocessing import (
     DepthPreprocessor,
@@ -31,7 +39,6 @@ from .tokenization import add_sentinels
 
 logger = logging.getLogger(__name__)
 
-Documents = Dataset | IterableDataset
 Preprocessor = SpanCorruptionPreprocessor | DepthPreprocessor | PackedPreprocessor
 # What comes of a split. A mixture gives one data set to train on and several to evaluate on.
 Examples = Dataset | ExampleStream | MixtureDataset | MixtureStream | dict[str, Dataset]
@@ -43,10 +50,9 @@ PACKING_SETTINGS = ("packing", "packed_source_length", "packed_target_length")
 METADATA_SETTINGS = ("metadata_columns", "metadata_probability", "max_metadata_length")
 
 
-@contextlib.contextmanager
-def without_waiting(desc: str) -> Iterator[None]:
+def without_waiting(desc: str) -> contextlib.AbstractContextManager:
     """Stands for `main_process_first` where there is one process."""
-    yield
+    return contextlib.nullcontext()
 
 
 @dataclass
@@ -295,44 +301,46 @@ class Objective(ABC):
         for split in max_samples or ():
             if split not in (*corpus, "train", "validation", "test"):
                 raise UserError(f"`max_samples`: there is no split {split!r}, only {listed(corpus)}.")
-        order = {"seed": seed, "buffer_size": shuffle_buffer_size}
         settings = {"main_process_first": main_process_first, "num_proc": num_proc, "overwrite_cache": overwrite_cache}
         data, statistics = {}, {}
         for split, documents in corpus.items():
             limit = (max_samples or {}).get(split)
-            prepare = partial(self._prepare_split, split, limit=limit, order=order, **settings)
-            if not isinstance(documents, DocumentMixture):
-                data[split], counts = prepare(documents, text_column, whole_shards)
-                statistics |= {split: counts} if counts else {}
-                continue
             sources, counts = {}, {}
-            for name, one in documents.sources.items():
+            for name, part, column, is_remote in each_source(documents, text_column):
+                reading = {"seed": seed, "buffer_size": shuffle_buffer_size, "whole_shards": whole_shards or is_remote}
                 with naming_source(name):
-                    logger.info(f"{split}, source {name!r}:")
-                    sources[name], counts[name] = prepare(documents[name], one.text_column, one.is_remote, name)
-            data[split], of_split = join_sources(split, sources, counts, documents.mixing, seed)
-            statistics |= of_split
+                    sources[name], counts[name] = self._prepare_source(
+                        split, name, part, column, limit, reading, **settings
+                    )
+            data[split], found = join_sources(split, sources, counts, getattr(documents, "mixing", None), seed)
+            statistics |= found
         return data, statistics
 
-    def _prepare_split(
+    def _prepare_source(
         self,
         split: str,
+        source: str,
         documents: Documents,
         text_column: str,
-        whole_shards: bool,
-        source: str = "",
-        *,
         limit: int | None,
+        reading: Mapping[str, Any],
         main_process_first: Callable[..., contextlib.AbstractContextManager],
-        order: Mapping[str, int],
         **settings: Any,
     ) -> tuple[Dataset | ExampleStream, Statistics | None]:
-        """The examples of a split, or of a source of it, and their statistics if their number is known."""
+        """The examples of a source of a split, and their statistics if their number is known."""
         title = f"{source} {split}".lstrip()
-        if isinstance(documents, IterableDataset) and split == "train" and limit is None:
-            return self._endless(documents, text_column, whole_shards=whole_shards, **order), None
+        if source:
+            logger.info(f"{split}, source {source!r}:")
         # Metrics of evaluation are means over examples, and `generate()` takes one per row.
         preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
+        if isinstance(documents, IterableDataset) and split == "train" and limit is None:
+            documents, _ = readable_documents(documents, text_column, self.metadata_columns)
+            stream = ExampleStream(documents, preprocessor, **reading)
+            first = Dataset.from_list(list(islice(stream.one_pass(), CHECKED_EXAMPLES)), preprocessor.features)
+            kind = "rows" if self.packing else "examples"
+            logger.info(f"{split}: a stream, of which these are the first {len(first):,} {kind}")
+            self._reported(first.with_format("numpy"), split)
+            return stream, None
         with main_process_first(desc=f"preparing the {title} split"):
             examples = self._prepare(documents, preprocessor, limit, desc=f"Preparing {title}", **settings)
             if isinstance(examples, IterableDataset):  # in parts: lists take ten times the memory of arrays
@@ -341,17 +349,6 @@ class Objective(ABC):
                     raise no_examples(f"the documents of the {split} stream", preprocessor)
                 examples = concatenate_datasets(parts).with_format("numpy")
         return examples, self._reported(examples, split)
-
-    def _endless(self, documents: IterableDataset, text_column: str, **reading: Any) -> ExampleStream:
-        """A stream to train on, the first examples of which are checked."""
-        documents, _ = readable_documents(documents, text_column, self.metadata_columns)
-        preprocessor = self.training_preprocessor(text_column)
-        stream = ExampleStream(documents, preprocessor, **reading)
-        first = Dataset.from_list(list(islice(stream.one_pass(), CHECKED_EXAMPLES)), preprocessor.features)
-        kind = "rows" if self.packing else "examples"
-        logger.info(f"train: a stream, of which these are the first {len(first):,} {kind}")
-        self._reported(first.with_format("numpy"), "train")
-        return stream
 
     def _reported(self, examples: Dataset, split: str) -> Statistics:
         """The statistics of prepared examples, which are in numpy format; they are logged and checked."""

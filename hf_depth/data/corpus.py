@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_dataset_builder
+from datasets import DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import UserError, listed
 from .columns import readable_documents
 from .default_corpus import describe_python_text, load_python_text
-from .mixture import DocumentMixture, Mixing, naming_source, read_sources
+from .mixture import DocumentMixture, Documents, Mixing, naming_source, read_sources
 from .reading import (
     FILE_ARGUMENTS,
     Files,
@@ -32,7 +32,6 @@ from .reading import (
 
 logger = logging.getLogger(__name__)
 
-Documents = Dataset | IterableDataset
 SPLITS = ("train", "validation", "test")
 CONTENT = "dataset_content"  # in descriptions, what is in no file; `None` if it is not known
 NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of a file that is described, in bytes

@@ -27,6 +27,7 @@ from .streams import ExampleStream, TrainingStream
 
 logger = logging.getLogger(__name__)
 
+Documents = Dataset | IterableDataset
 Statistics = dict[str, int]  # of prepared examples, see `preprocessing.dataset_statistics`
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
 MOST_REPEATS = 100  # an epoch may have at most so many times the examples of all sources
@@ -84,13 +85,14 @@ class MixtureSource:
 
 @contextlib.contextmanager
 def naming_source(name: str) -> Iterator[None]:
-    """Add the name of a source to errors about bad input in this block."""
+    """Add the name of a source, if it has one, to errors about bad input in this block."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"`dataset_mixture`, source {name!r}: {error}") from error
-    except ValueError as error:
-        raise UserError(f"`dataset_mixture`, source {name!r}: {error}") from error
+    except (FileNotFoundError, ValueError) as error:
+        if not name:
+            raise
+        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else UserError
+        raise kind(f"`dataset_mixture`, source {name!r}: {error}") from error
 
 
 def read_sources(mixture: Sequence[Any] | str | Path) -> list[MixtureSource]:
@@ -236,7 +238,7 @@ class Mixing:
             )
 
 
-class DocumentMixture(dict[str, Dataset | IterableDataset]):
+class DocumentMixture(dict[str, Documents]):
     """
     One split of a mixture, as [`load_corpus`] returns it: the documents of each source by its name, the `sources`, and
     the `mixing` of their examples. `text_column` is for sources that name none.
@@ -244,7 +246,7 @@ class DocumentMixture(dict[str, Dataset | IterableDataset]):
 
     def __init__(
         self,
-        documents: Mapping[str, Dataset | IterableDataset],
+        documents: Mapping[str, Documents],
         sources: Sequence[MixtureSource],
         mixing: Mixing,
         text_column: str = "text",
@@ -279,6 +281,20 @@ class DocumentMixture(dict[str, Dataset | IterableDataset]):
             yield document[columns[index]]
 
 
+def each_source(
+    documents: Documents | DocumentMixture, text_column: str
+) -> Iterator[tuple[str, Documents, str, bool]]:
+    """
+    Yield the name, the documents and the text column of each source of a split, and whether it must be downloaded.
+    Without a mixture there is one source, whose name is empty.
+    """
+    if not isinstance(documents, DocumentMixture):
+        yield "", documents, text_column, False
+    else:
+        for name, source in documents.sources.items():
+            yield name, documents[name], source.text_column, source.is_remote
+
+
 # ---- Examples -------------------------------------------------------------------------------------------------------
 
 
@@ -303,14 +319,22 @@ def mix_examples(
 
 
 def join_sources(
-    split: str, sources: Mapping[str, Any], statistics: Mapping[str, Statistics | None], mixing: Mixing, seed: int
+    split: str,
+    sources: Mapping[str, Any],
+    statistics: Mapping[str, Statistics | None],
+    mixing: Mixing | None,
+    seed: int,
 ) -> tuple[Any, dict[str, Statistics]]:
     """
-    A split of a mixture, given the examples of its sources: to train on one data set, to evaluate on several. With the
-    statistics of each source and of all together, unless the sources are streams.
+    A split, given the examples of its sources. A mixture is one data set to train on, and several to evaluate on. With
+    the statistics of each source and of all together, unless the sources are streams. Without `mixing` there is one.
     """
     found = {f"{name} {split}": counts for name, counts in statistics.items() if counts}
-    found |= {split: summed_statistics(list(found.values()))} if found else {}
+    together = {split: summed_statistics(list(found.values()))} if found else {}
+    if mixing is None:
+        (examples,) = sources.values()
+        return examples, together
+    found |= together
     if split == "train":
         sources = mix_examples(sources, mixing, seed)
         logger.info(f"{split}: {sources.description}")

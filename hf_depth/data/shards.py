@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from .mixture import (
     Mixing,
     MixtureDataset,
     Statistics,
+    each_source,
     join_sources,
     naming_source,
     summed_statistics,
@@ -184,11 +185,8 @@ class ShardFolder:
                 sources = {name: part.select(range(min(limit, len(part)))) for name, part in sources.items()}
                 unknown = objective.tokenizer.unk_token_id
                 counts = {name: dataset_statistics(part, unknown) for name, part in sources.items()}
-            if mixing is None:
-                (data[split],), (statistics[split],) = sources.values(), counts.values()
-            else:
-                data[split], found = join_sources(split, sources, counts, mixing, seed)
-                statistics |= found
+            data[split], found = join_sources(split, sources, counts, mixing, seed)
+            statistics |= found
             objective.report(statistics[split], split)
         return data, statistics
 
@@ -305,7 +303,16 @@ def prepare_shards(
     Traceback (most recent call last):
     hf_depth.errors.UserError: Shards are made from map-style data, but train is a stream: load it without `streaming`.
     """
-    sources = list(_sources(corpus, objective, text_column))
+    sources = []
+    for split, documents in corpus.items():
+        for name, part, column, _ in each_source(documents, text_column):
+            if not isinstance(part, Dataset):
+                raise UserError(
+                    f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
+                )
+            with naming_source(name):
+                part, _ = readable_documents(part, column, objective.metadata_columns)
+            sources.append((split, name or SOURCE, part, column))
     folder, plan = Path(folder), _plan(objective, shard_size, text or {})
     saved = _read_manifest(folder)
     others = {path.name for path in folder.glob("*")} - {TOKENIZER_FOLDER}  # which is trained there
@@ -338,24 +345,6 @@ def prepare_shards(
     finished = {"counts": counts, "digest": _digest(digests), "mixing": mixing and asdict(mixing)}
     replace_text(folder / MANIFEST_FILE, json.dumps(plan | finished, indent=2))
     return ShardFolder.open(folder)
-
-
-def _sources(
-    corpus: Mapping[str, Dataset | DocumentMixture], objective: Objective, text_column: str
-) -> Iterator[tuple[str, str, Dataset, str]]:
-    """The split, the name, the documents and the text column of each source."""
-    for split, documents in corpus.items():
-        parts = {SOURCE: (documents, text_column)}
-        if isinstance(documents, DocumentMixture):
-            parts = {name: (documents[name], source.text_column) for name, source in documents.sources.items()}
-        for name, (part, column) in parts.items():
-            if not isinstance(part, Dataset):
-                raise UserError(
-                    f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
-                )
-            with naming_source(name) if isinstance(documents, DocumentMixture) else contextlib.nullcontext():
-                part, _ = readable_documents(part, column, objective.metadata_columns)
-            yield split, name, part, column
 
 
 class _ShardWriter:

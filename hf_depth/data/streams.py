@@ -12,7 +12,6 @@ the same order. They are divided after `map`, so each process would tokenize all
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, groupby, islice
@@ -47,24 +46,15 @@ _DIVISIBLE = {
 }
 
 
-class TrainingStream(torch.utils.data.IterableDataset, ABC):
+class TrainingStream(torch.utils.data.IterableDataset):
     """
     The base class of the endless streams to train on: [`ExampleStream`] of documents, [`MixtureStream`] of several
     streams. Any data loader divides one among its workers, and [`DepthTrainer`] also among processes.
+
+    A subclass has `consumer_examples(consumer, num_consumers)`, the endless examples of one consumer, whose number is
+    the only item of `consumer`; `one_pass()`, the examples of the first pass, not shuffled; and `versions`, those of
+    what makes examples from documents.
     """
-
-    @abstractmethod
-    def consumer_examples(self, consumer: Sequence[int], num_consumers: int) -> Iterator[dict[str, Any]]:
-        """Yield the endless examples of one consumer; its number is the only item of `consumer`."""
-
-    @abstractmethod
-    def one_pass(self) -> Iterator[dict[str, Any]]:
-        """Yield the examples of the first pass, not shuffled."""
-
-    @property
-    @abstractmethod
-    def versions(self) -> dict[str, Any]:
-        """Return the versions of what makes examples from documents."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
