@@ -282,7 +282,7 @@ class Objective(ABC):
 
         A stream to train on is an [`ExampleStream`] with this `seed`, `shuffle_buffer_size` and `whole_shards`. With
         `max_samples`, and to evaluate on, a stream is read into memory. Sources of a mixture are prepared one by one;
-        those to train on are mixed, see [`mix_examples`].
+        those to train on are mixed, see [`join_sources`].
 
         Args:
             corpus: splits `train`, `validation`, `test` (or some of them), see [`load_corpus`].

@@ -1,8 +1,8 @@
 """
 Mixtures of corpora for pre-training: their sources, their weights, and how examples are drawn.
 
-Each source is prepared separately. [`mix_examples`] then mixes the examples: map-style data as
-`datasets.interleave_datasets` does, streams by a [`MixtureStream`].
+Each source is prepared separately. [`join_sources`] then mixes the examples to train on: map-style data in a
+[`MixtureDataset`], as `datasets.interleave_datasets` does, streams in a [`MixtureStream`].
 """
 
 import contextlib
@@ -298,26 +298,6 @@ def each_source(
 # ---- Examples -------------------------------------------------------------------------------------------------------
 
 
-def mix_examples(
-    examples: Mapping[str, Dataset | ExampleStream], mixing: Mixing | None = None, seed: int = 42
-) -> "MixtureDataset | MixtureStream":
-    """
-    Mix the prepared training examples of several sources, all map-style or all streams; `seed` is that of the order in
-    which sources are drawn. `ValueError` if `mixing` does not fit them.
-
-    The examples get two more columns. `source` (`int`) is the place of their source in `source_names`. `stream_epoch`
-    (`int`) is the number of earlier passes over this source; collators draw new noise for each pass by it.
-    """
-    mixing = mixing or Mixing()
-    are_streams = {isinstance(part, ExampleStream) for part in examples.values()}
-    if len(are_streams) > 1:
-        raise UserError("A mixture has map-style data or streams, not both.")
-    if True not in are_streams:
-        return MixtureDataset(examples, mixing, seed)
-    mixing.check_streams()
-    return MixtureStream(dict(examples), mixing.probabilities(dict.fromkeys(examples)), seed)
-
-
 def join_sources(
     split: str,
     sources: Mapping[str, Any],
@@ -327,7 +307,11 @@ def join_sources(
 ) -> tuple[Any, dict[str, Statistics]]:
     """
     A split, given the examples of its sources. A mixture is one data set to train on, and several to evaluate on. With
-    the statistics of each source and of all together, unless the sources are streams. Without `mixing` there is one.
+    the statistics of each source and of all together, unless the sources are streams. Without `mixing` there is one
+    source. `seed` is that of the order in which sources are drawn.
+
+    The examples of a mixture get two more columns. `source` (`int`) is the place of their source in `source_names`.
+    `stream_epoch` (`int`) is the number of earlier passes over this source; collators draw new noise for each pass.
     """
     found = {f"{name} {split}": counts for name, counts in statistics.items() if counts}
     together = {split: summed_statistics(list(found.values()))} if found else {}
@@ -336,7 +320,8 @@ def join_sources(
         return examples, together
     found |= together
     if split == "train":
-        sources = mix_examples(sources, mixing, seed)
+        are_streams = isinstance(next(iter(sources.values())), ExampleStream)
+        sources = (MixtureStream if are_streams else MixtureDataset)(sources, mixing, seed)
         logger.info(f"{split}: {sources.description}")
     return sources, found
 
@@ -348,9 +333,9 @@ def summed_statistics(statistics: Sequence[Statistics]) -> Statistics:
 
 class MixtureDataset(torch.utils.data.Dataset):
     """
-    One epoch of map-style examples of several sources, made by [`mix_examples`], interleaved as by
-    `datasets.interleave_datasets`. The order of the sources is the same in each epoch. Within a source, an epoch
-    continues after the last example of the previous one: so every example comes equally often, or once more.
+    One epoch of map-style examples of several sources, interleaved as by `datasets.interleave_datasets`. The order of
+    the sources is the same in each epoch. Within a source, an epoch continues after the last example of the previous
+    one: so every example comes equally often, or once more. `ValueError` if `mixing` does not fit the sources.
     """
 
     def __init__(self, examples: Mapping[str, Dataset], mixing: Mixing, seed: int = 42):
@@ -434,21 +419,18 @@ def _sources_of_an_epoch(
     return draws[: 1 + (min if stopping_strategy == "first_exhausted" else max)(ends)]
 
 
-@dataclass
 class MixtureStream(TrainingStream):
     """
-    An endless stream of the examples of several streams, made by [`mix_examples`]. Each consumer draws its sources
-    itself, so the proportions hold for each of them. A source that is used up begins its next pass. The examples have
-    a column `ended_passes`: how many passes over their source have ended since its last example.
+    An endless stream of the examples of several streams. Each consumer draws its sources itself, so the proportions
+    hold for each of them. A source that is used up begins its next pass. The examples have a column `ended_passes`:
+    how many passes over their source have ended since its last example.
     """
 
-    streams: dict[str, ExampleStream]
-    probabilities: dict[str, float]
-    seed: int = 42
-
-    @property
-    def source_names(self) -> list[str]:
-        return list(self.streams)
+    def __init__(self, streams: Mapping[str, ExampleStream], mixing: Mixing, seed: int = 42):
+        mixing.check_streams()
+        self.streams, self.seed = dict(streams), seed
+        self.source_names = list(streams)
+        self.probabilities = mixing.probabilities(dict.fromkeys(streams))
 
     @property
     def description(self) -> str:

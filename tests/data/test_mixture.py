@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from helpers import CorpusTestCase, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
-from hf_depth.data.mixture import Mixing, MixtureDataset, MixtureSource, mix_examples, read_sources
+from hf_depth.data.mixture import Mixing, MixtureDataset, MixtureSource, MixtureStream, join_sources, read_sources
 from hf_depth.data.objectives import DepthObjective
 from hf_depth.data.streams import ExampleStream
 from tiny_streams import Numbers, documents, examples_by_pass
@@ -41,7 +41,7 @@ class ShareTest(parameterized.TestCase):
     @parameterized.parameters((1, 0), (2, 2**63))
     def test_each_consumer_of_a_stream_draws_in_proportion_to_the_weights(self, num_consumers, seed):
         long = {name: stream(2000, buffer_size=1000) for name in WEIGHTS}
-        mixture = mix_examples(long, Mixing(WEIGHTS), seed)
+        mixture = MixtureStream(long, Mixing(WEIGHTS), seed)
         drawn = []
         for consumer in range(num_consumers):
             examples = list(islice(mixture.consumer_examples([consumer], num_consumers), 10_000))
@@ -63,7 +63,7 @@ class ShareTest(parameterized.TestCase):
 class PassTest(parameterized.TestCase):
     @parameterized.product(num_processes=(1, 2), num_workers=(0, 2))
     def test_every_example_of_a_source_comes_once_per_pass(self, num_processes, num_workers):
-        counts = examples_by_pass(mix_examples(streams(), Mixing(WEIGHTS)), num_processes, num_workers)
+        counts = examples_by_pass(MixtureStream(streams(), Mixing(WEIGHTS)), num_processes, num_workers)
         for source, size in enumerate((31, 11, 6)):
             for epoch in range(2):
                 self.assertEqual(counts[source, epoch], Counter(range(size)))
@@ -76,7 +76,7 @@ class PassTest(parameterized.TestCase):
     def test_an_epoch_of_map_style_data_is_that_of_datasets(self, stopping_strategy, sizes, seed):
         names = [f"source_{i}" for i in range(len(sizes))]
         mixing = Mixing(dict(zip(names, (3, 2, 1, 5), strict=False)), 1.0, stopping_strategy)
-        mixture = mix_examples(dict(zip(names, map(table, sizes), strict=True)), mixing, seed)
+        mixture = MixtureDataset(dict(zip(names, map(table, sizes), strict=True)), mixing, seed)
         parts = [Dataset.from_dict({"source": [i] * size}) for i, size in enumerate(sizes)]
         probabilities = list(mixture.probabilities.values())
         expected = interleave_datasets(parts, probabilities, seed % 2**64, stopping_strategy=stopping_strategy)
@@ -86,20 +86,20 @@ class PassTest(parameterized.TestCase):
     def test_an_epoch_that_would_hardly_ever_end_is_refused(self, strategy):
         sources, weights = {"a": table(30), "b": table(7)}, {"a": 1e300, "b": 1e-300}
         with self.assertRaisesRegex(ValueError, "An epoch of the mixture .* 'b' has come, .* probability of 0"):
-            mix_examples(sources, Mixing(weights, 0.01, strategy))
+            MixtureDataset(sources, Mixing(weights, 0.01, strategy))
         with self.assertRaisesRegex(ValueError, "An epoch of the mixture would have about 7e.07 examples"):
-            mix_examples(sources, Mixing({"a": 1e7, "b": 1}, 1.0, strategy))
+            MixtureDataset(sources, Mixing({"a": 1e7, "b": 1}, 1.0, strategy))
         if strategy == "all_exhausted":
             with self.assertLogs("hf_depth.data.mixture", "WARNING") as logs:
-                mix_examples(sources, Mixing({"a": 1, "b": 40}, 1.0, strategy))
+                MixtureDataset(sources, Mixing({"a": 1, "b": 40}, 1.0, strategy))
             self.assertRegex(logs.output[0], r"An epoch of the mixture reads 'b' \d{3} times. Lower its `weight`")
             self.assertLen(logs.output, 1)
-        self.assertLen(mix_examples(sources, Mixing(weights, 0.01, "first_exhausted")), 30)
+        self.assertLen(MixtureDataset(sources, Mixing(weights, 0.01, "first_exhausted")), 30)
 
     @parameterized.parameters("first_exhausted", "all_exhausted", "all_exhausted_without_replacement")
     def test_epochs_of_map_style_data_go_on_in_each_source(self, stopping_strategy):
         sizes = {"a": 30, "b": 7}
-        mixture = mix_examples(
+        mixture = MixtureDataset(
             {name: table(size) for name, size in sizes.items()}, Mixing({"a": 0.6, "b": 0.4}, 1.0, stopping_strategy)
         )
         counts = defaultdict(Counter)
@@ -119,7 +119,7 @@ class PassTest(parameterized.TestCase):
             name: Dataset.from_dict({"input_ids": [np.roll(tokens, first + i) for i in range(size)]})
             for name, first, size in (("a", 0, 20), ("b", 20, 4))
         }
-        mixture = mix_examples(sources, Mixing({"a": 0.5, "b": 0.5}))
+        mixture = MixtureDataset(sources, Mixing({"a": 0.5, "b": 0.5}))
         collator = DataCollatorForT5SpanCorruption(tiny_tokenizer())
         noise = set()
         for epoch in range(2):
@@ -128,7 +128,7 @@ class PassTest(parameterized.TestCase):
         self.assertEqual(len(noise), 2 * len(mixture))
 
     def test_workers_that_are_running_hear_of_new_epochs(self):
-        mixture = mix_examples({"a": table(30), "b": table(7)}, Mixing({"a": 0.6, "b": 0.4}))
+        mixture = MixtureDataset({"a": table(30), "b": table(7)}, Mixing({"a": 0.6, "b": 0.4}))
         loader = DataLoader(mixture, 4, num_workers=1, collate_fn=list, persistent_workers=True)
         read = []
         for epoch in range(2):
@@ -189,12 +189,11 @@ class MixingTest(parameterized.TestCase):
         (streams(), Mixing(), "give each source of the mixture a `weight`"),
         (streams(), Mixing(WEIGHTS, 1.0, "first_exhausted"), "first_exhausted has no meaning for streams"),
         (streams(), Mixing({"novels": 1}), r"weights for \['novels'\], but the sources are"),
-        ({"a": table(3), "b": stream(3)}, Mixing({"a": 1, "b": 1}), "map-style data or streams, not both"),
         ({"a": table(3), "b": table(3).select([])}, Mixing(), "'b' of the mixture has no examples"),
     )
     def test_sources_that_cannot_be_mixed_are_refused(self, sources, mixing, message):
         with self.assertRaisesRegex(ValueError, message):
-            mix_examples(sources, mixing)
+            join_sources("train", sources, {}, mixing, seed=42)
 
 
 class CorpusTest(CorpusTestCase):
