@@ -68,8 +68,8 @@ class ShardFolder:
     """
     A finished folder of shards. Open one with [`ShardFolder.open`], write one with [`prepare_shards`].
 
-    The `manifest` is its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `mixing`, `counts` and
-    `digest` (a short hash of text and settings).
+    The `manifest` is its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `mixing`, `counts`, and a
+    `digest` of text and settings, by which runs are described.
 
     >>> import tempfile
     >>> from hf_depth import ShardFolder, SpanCorruptionObjective, prepare_shards, train_tokenizer
@@ -111,11 +111,6 @@ class ShardFolder:
         return self.manifest["counts"]
 
     @property
-    def digest(self) -> str:
-        """A short hash of text and settings. Runs are described by it."""
-        return self.manifest["digest"]
-
-    @property
     def source(self) -> str:
         """The origin of the text, without paths of files."""
         return self.manifest["text"].get("source", self.folder.resolve().name)
@@ -143,19 +138,19 @@ class ShardFolder:
             raise UserError(f"`tokenized_dataset_dir` {self.folder} has no split {split!r}, only {known}.")
         found = {}
         for source, counts in self.counts[split].items():
-            parts = [self._read(f"{split}/{source}/{number:05}") for number in range(counts["shards"])]
+            parts = []
+            for number in range(counts["shards"]):
+                name = f"{split}/{source}/{number:05}"
+                try:
+                    parts.append(_read_shard(self.folder / name)[0])
+                except DAMAGE as error:
+                    reason = " ".join(str(error).split()).rstrip(".")
+                    raise UserError(
+                        f"`tokenized_dataset_dir` {self.folder}: the shard {name} is damaged: {reason}. Prepare again "
+                        "by `--preprocessing_only`, which writes such shards anew."
+                    ) from error
             found[source] = concatenate_datasets(parts).with_format("numpy")
         return found
-
-    def _read(self, name: str) -> Dataset:
-        try:
-            return _read_shard(self.folder / name)[0]
-        except DAMAGE as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise UserError(
-                f"`tokenized_dataset_dir` {self.folder}: the shard {name} is damaged: {reason}. Prepare again by "
-                "`--preprocessing_only`, which writes such shards anew."
-            ) from error
 
     def load_splits(
         self,

@@ -213,7 +213,7 @@ class ShardFolderTest(ShardsTestCase):
         self.assertEqual(folder.mixing, Mixing({"a": 3.0, "b": 1.0}))
 
     def test_the_digest_is_that_of_the_content(self):
-        digest = self.prepare().digest
+        digest = self.prepare().manifest["digest"]
         shutil.copytree(self.path("shards"), self.path("moved"))
-        self.assertEqual(ShardFolder.open(self.path("moved")).digest, digest)
-        self.assertNotEqual(self.prepare(number=39, name="other").digest, digest)
+        self.assertEqual(ShardFolder.open(self.path("moved")).manifest["digest"], digest)
+        self.assertNotEqual(self.prepare(number=39, name="other").manifest["digest"], digest)

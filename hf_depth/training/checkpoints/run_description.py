@@ -112,7 +112,7 @@ def describe_run(
         run = {name: run[name] for name in run if name not in (*TEXT_FLAGS, *MIXTURE_FLAGS, "dataset_mixture")}
         shards = ShardFolder.open(run["tokenized_dataset_dir"])
         mixing = next(arguments.mixing for arguments in data_args if hasattr(arguments, "mixing")) or shards.mixing
-        run |= {"tokenized_dataset_dir": f"shards {shards.digest}", "mixing": mixing and asdict(mixing)}
+        run |= {"tokenized_dataset_dir": f"shards {shards.manifest['digest']}", "mixing": mixing and asdict(mixing)}
     elif "dataset_mixture" in run:
         corpus = next(arguments for arguments in data_args if hasattr(arguments, "mixture"))
         del run["dataset_mixture"]
