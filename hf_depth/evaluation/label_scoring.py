@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 
 from ..errors import UserError
 from ..models.modeling_depth import (
-    MaskRule,
     cross_entropy_per_token,
     has_sentence_tokens,
     is_sentence_token,
@@ -126,14 +125,8 @@ def _own_label_mask(model, decoder_input_ids: torch.LongTensor, label_index: tor
         sentence_mask = is_sentence_token(decoder_input_ids, config)
         groups = sentence_to_sentence_groups(sentence_mask, sentence_mask)
     segments = (label_index + 1).expand(len(decoder_input_ids), -1)
-    return make_mask(
-        model.decoder.config,
-        MaskRule(segments=(segments, segments), groups=groups, is_causal=True),
-        query_shape=decoder_input_ids.shape,
-        key_length=decoder_input_ids.shape[1],
-        dtype=model.get_input_embeddings().weight.dtype,
-        device=decoder_input_ids.device,
-    )
+    length = decoder_input_ids.shape[1]
+    return make_mask(model.decoder, decoder_input_ids, length, None, (segments, segments), groups, is_causal=True)
 
 
 def _groups(lengths: Sequence[int], row_length: int) -> Iterator[slice]:

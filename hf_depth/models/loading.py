@@ -175,21 +175,13 @@ def _ids_of(tokenizer, model_type, name, source, changes):
 
 
 def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:
-    """
-    The configuration of a checkpoint. A UMT5 with `tie_word_embeddings=False` gets `scale_decoder_outputs=False`,
-    which `AutoConfig` of transformers 5 loses. Raises `ValueError` if there is no `config.json` of a model.
-    """
+    """The configuration of a checkpoint. Raises `ValueError` if there is no `config.json` of a model."""
     try:
         # `False`: for a type that is not known here it would ask whether to run the code of the checkpoint.
-        config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub_arguments)
+        return AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub_arguments)
     except (TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {reason}") from error
-    if config.model_type == "umt5":
-        fields, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
-        if fields.get("tie_word_embeddings") is False:
-            config.scale_decoder_outputs = False
-    return config
 
 
 def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any) -> str:
@@ -248,9 +240,7 @@ def _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, chan
         bias_in_every_layer = values.pop(BIAS_FIELD, False)
         values = {field: value for field, value in values.items() if field not in SENTENCE_SETTINGS}
         if bias_in_every_layer:
-            # UMT5Config of transformers 5 forces `tie_word_embeddings` to `True`.
             config_class, model_class = UMT5Config, UMT5ForConditionalGeneration
-            values["scale_decoder_outputs"] = values.get("tie_word_embeddings", True)
     if name is None:
         size = values.get("vocab_size", 0)
         config = config_class(**values | {"vocab_size": size_for(tokenizer, size, is_given="vocab_size" in changes)})

@@ -13,20 +13,14 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import (
-    Cache,
-    GenerationMixin,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    T5Config,
-    UMT5Config,
-)
-from transformers import T5EncoderModel as StockT5Encoder
-from transformers import T5ForConditionalGeneration as StockT5
+from transformers import Cache, GenerationMixin, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config
 from transformers import initialization as init
-from transformers.activations import GELUTanh, NewGELUActivation
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    and_masks,
+    sliding_window_bidirectional_overlay,
+    sliding_window_overlay,
+)
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
@@ -35,11 +29,9 @@ from transformers.utils.deprecation import deprecate_kwarg
 from .configuration_depth import DEPTH_CONFIGS, FAMILIES, DepthConfig
 
 logger = logging.get_logger(__name__)
+Pair = tuple[torch.LongTensor, torch.LongTensor]  # of the queries (batch_size, queries) and of the keys
 IGNORED = -100  # a label without a loss
 ANY = -1  # a query of no group attends to the keys of all
-
-
-# ---- Masks ----------------------------------------------------------------------------------------------------------
 
 
 def has_sentence_tokens(config: PreTrainedConfig) -> bool:
@@ -58,21 +50,17 @@ def is_segment_start(segment_ids: torch.LongTensor) -> torch.BoolTensor:
     return nn.functional.pad(segment_ids[:, 1:] != segment_ids[:, :-1], (1, 0), value=True)
 
 
-def own_sentence_groups(
-    sentence_mask: torch.BoolTensor, segment_ids: torch.LongTensor | None = None
-) -> tuple[torch.LongTensor, torch.LongTensor]:
+def own_sentence_groups(sentence_mask: torch.BoolTensor, segments: Pair | None = None) -> Pair:
     """
-    Encoder self-attention: a sentence token attends to the tokens of its own sentence, any other token to all.
+    Groups of encoder self-attention: a sentence token attends to the tokens of its own sentence, any other token to
+    all. All tensors have the shape `(batch_size, length)`.
 
     The token before the first sentence token is its `<eosen>` and belongs to the first sentence. Tokens before that,
-    such as metadata, belong to no sentence. In a packed row (`segment_ids`), sentences are counted in each example.
-
-    Returns:
-        Groups of the queries and of the keys, `(batch_size, length)` as the arguments: see [`MaskRule`].
+    such as metadata, belong to no sentence. In a packed row (`segments`), sentences are counted in each example.
     """
     index = sentence_mask.cumsum(dim=-1)
-    if segment_ids is not None:
-        before = torch.where(is_segment_start(segment_ids), index - sentence_mask.long(), 0)
+    if segments is not None:
+        before = torch.where(is_segment_start(segments[0]), index - sentence_mask.long(), 0)
         index = index - before.cummax(dim=-1).values
     is_next = nn.functional.pad(sentence_mask[:, 1:], (0, 1))
     index = index + (is_next & (index == 0))
@@ -80,128 +68,90 @@ def own_sentence_groups(
 
 
 def sentence_to_sentence_groups(
-    query_mask: torch.BoolTensor,
-    key_mask: torch.BoolTensor,
-    segments: tuple[torch.LongTensor, torch.LongTensor] | None = None,
-) -> tuple[torch.LongTensor, torch.LongTensor]:
+    queries: torch.BoolTensor, keys: torch.BoolTensor, segments: Pair | None = None
+) -> Pair:
     """
-    Decoder self- and cross-attention: a sentence token attends to sentence tokens, any other token to all. If the keys
-    have no sentence token, it attends to all of them. In packed rows (`segments` of queries and keys), this holds in
-    each example. Returns groups as [`own_sentence_groups`].
+    Groups of decoder self- and cross-attention, from the sentence masks of queries and keys: a sentence token attends
+    to sentence tokens, any other token to all. If the keys have no sentence token, it attends to all of them. In a
+    packed row (`segments`), this holds in each example.
     """
-    has_keys = key_mask.any(dim=-1, keepdim=True)
+    has_keys = keys.any(dim=-1, keepdim=True)
     if segments is not None:
         is_own = segments[0][..., None] == segments[1][:, None]  # (B, Q, K)
-        has_keys = (is_own & key_mask[:, None]).any(dim=-1)
-    return torch.where(query_mask & has_keys, 1, ANY), key_mask.long()
+        has_keys = (is_own & keys[:, None]).any(dim=-1)
+    return torch.where(queries & has_keys, 1, ANY), keys.long()
 
 
 @dataclass
 class MaskRule:
     """
-    Who attends to whom, as numbers per token. It is a mask function of `transformers.masking_utils`, called with
-    indices that broadcast. Attention that needs no dense mask reads the fields.
+    Who attends to whom, as numbers per token: a mask function of `transformers.masking_utils`. Its indices broadcast.
 
     Args:
         padding (`torch.BoolTensor` of shape `(batch_size, keys)`, *optional*): `False` on keys nobody attends to.
-        segments (`tuple`, *optional*):
-            Segment ids of queries and keys, `(batch_size, queries)` and `(batch_size, keys)`: a query attends to the
-            keys of its segment. Padding, 0, attends to all: a softmax over nothing is not finite.
-        groups (`tuple`, *optional*): the same shapes: a query attends to the keys of its group; -1 to all.
+        segments (`Pair`, *optional*): a query attends to the keys of its segment. Padding, 0, attends to all: a
+            softmax over nothing is not finite.
+        groups (`Pair`, *optional*): a query attends to the keys of its group; -1 to all.
         is_causal (`bool`, *optional*, defaults to `False`): a query attends to no key after it.
     """
 
     padding: torch.BoolTensor | None = None
-    segments: tuple[torch.LongTensor, torch.LongTensor] | None = None
-    groups: tuple[torch.LongTensor, torch.LongTensor] | None = None
+    segments: Pair | None = None
+    groups: Pair | None = None
     is_causal: bool = False
 
-    def __call__(
-        self, batch_idx: torch.Tensor, head_idx: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor
-    ) -> torch.BoolTensor:
+    def __call__(self, batch_idx: Any, head_idx: Any, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.BoolTensor:
         allowed = q_idx >= (kv_idx if self.is_causal else 0)
         if self.padding is not None:
             allowed = allowed & self.padding[batch_idx, kv_idx]
-        if self.segments is not None:
-            query = self.segments[0][batch_idx, q_idx]
-            allowed = allowed & ((query == 0) | (query == self.segments[1][batch_idx, kv_idx]))
-        if self.groups is not None:
-            query = self.groups[0][batch_idx, q_idx]
-            allowed = allowed & ((query == ANY) | (query == self.groups[1][batch_idx, kv_idx]))
+        for pair, anything in ((self.segments, 0), (self.groups, ANY)):
+            if pair is not None:
+                query = pair[0][batch_idx, q_idx]
+                allowed = allowed & ((query == anything) | (query == pair[1][batch_idx, kv_idx]))
         return allowed
 
 
 def make_mask(
-    config: PreTrainedConfig,
-    rule: MaskRule,
-    query_shape: tuple[int, int],
-    key_length: int,
-    dtype: torch.dtype,
-    device: torch.device,
+    stack: PreTrainedModel,
+    tokens: torch.Tensor,
+    num_keys: int,
+    padding: Any = None,
+    segments: Pair | None = None,
+    groups: Pair | None = None,
+    is_causal: bool = False,
     cache: Cache | None = None,
 ) -> Any:
     """
-    A mask in the form that a stack takes: additive for eager, boolean for sdpa, blocks for flex attention. If the
-    layers differ (`config.layer_types`), it is a dictionary.
+    The mask of a `stack` that reads `tokens` (B, Q), or their embeddings, by the other arguments: see [`MaskRule`]. It
+    is additive for eager, boolean for sdpa, blocks for flex attention; a dictionary if layers differ. `cache` knows
+    the keys of each layer. `padding` stays as it is if it has an entry for each query, or if nothing else matters.
 
     This calls what `create_causal_mask` calls, but without `torch.vmap`, which takes 5 ms a mask on a CPU. A step of
     `generate()` of a small model takes less.
-
-    Args:
-        config: the configuration of the stack.
-        query_shape, key_length: batch size, number of queries, number of keys.
-        dtype: only an additive mask has it.
-        cache: of the decoder's own attention. It knows the keys of each layer.
     """
-    batch_size, query_length = query_shape
+    if _is_complete(padding) or (segments is None and groups is None):
+        return padding
+    if padding is not None:  # a static cache has room for more keys
+        padding = nn.functional.pad(padding.to(tokens.device, torch.bool), (0, max(0, num_keys - padding.shape[1])))
+    rule, config = MaskRule(padding, segments, groups, is_causal), getattr(stack.config, "text_config", stack.config)
+    make = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation]
+    options = {"allow_is_causal_skip": False, "dtype": stack.dtype, "device": tokens.device, "config": config}
 
     def of_layer(layer: int, mask_function: Callable) -> Any:
-        offset, (length, first) = 0, (key_length, 0)
+        offset, (length, first) = 0, (num_keys, 0)
         if cache is not None:
-            offset, (length, first) = cache.get_query_offset(layer), cache.get_mask_sizes(query_length, layer)
+            offset, (length, first) = cache.get_query_offset(layer), cache.get_mask_sizes(tokens.shape[1], layer)
             # A static cache counts on in place, before a block mask is read.
             offset = offset.clone() if isinstance(offset, torch.Tensor) else offset
-        return ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
-            batch_size=batch_size,
-            q_length=query_length,
-            kv_length=length,
-            q_offset=offset,
-            kv_offset=first,
-            mask_function=mask_function,
-            allow_is_causal_skip=False,
-            dtype=dtype,
-            device=device,
-            config=config,
-        )
+        return make(*tokens.shape[:2], length, offset, first, mask_function, **options)
 
     layer_types = getattr(config, "layer_types", None)
     if not layer_types:
         return of_layer(0, rule)
     # A decoder may read both, whatever its layers are.
-    functions = {"full_attention": rule, "sliding_attention": _in_window(rule, config)}
+    functions = {"full_attention": rule, "sliding_attention": and_masks(rule, _window(config, is_causal))}
     layers = {kind: layer_types.index(kind) if kind in layer_types else 0 for kind in functions}
     return {kind: of_layer(layers[kind], function) for kind, function in functions.items()}
-
-
-def _in_window(rule: MaskRule, config: PreTrainedConfig) -> Callable[..., torch.BoolTensor]:
-    """The rule within a sliding window: before the query in a decoder, on both sides of it in an encoder."""
-    left = right = config.sliding_window
-    if not rule.is_causal and config.model_type == "t5_gemma_module":  # as many on either side
-        left, right = left + 1, right + 1
-    elif not rule.is_causal:  # T5Gemma 2
-        left, right = (left + 1) // 2, right // 2 + 1
-
-    def function(batch_idx, head_idx, q_idx, kv_idx):
-        distance = q_idx - kv_idx
-        return rule(batch_idx, head_idx, q_idx, kv_idx) & (distance < left) & (-distance < right)
-
-    return function
-
-
-def _num_keys(cache: Cache, num_queries: int, config: PreTrainedConfig) -> int:
-    """How many keys the layers of the decoder hold after these queries, or have room for: the most of any layer."""
-    layers = range(len(getattr(config, "layer_types", None) or [None]))
-    return max(sum(cache.get_mask_sizes(num_queries, layer)) for layer in layers)
 
 
 def _is_complete(mask: Any) -> bool:
@@ -209,7 +159,21 @@ def _is_complete(mask: Any) -> bool:
     return mask is not None and (isinstance(mask, dict) or len(mask.shape) == 4)
 
 
-# ---- Any encoder-decoder --------------------------------------------------------------------------------------------
+def _window(config: PreTrainedConfig, is_causal: bool) -> Callable[..., torch.BoolTensor]:
+    """The sliding window of a stack: before the query in a decoder, on both sides of it in an encoder."""
+    size = config.sliding_window
+    if is_causal:
+        return sliding_window_overlay(size)
+    if config.model_type == "t5_gemma_module":
+        return sliding_window_bidirectional_overlay(size)
+    # T5Gemma 2 has windows of `size` tokens in all.
+    return lambda batch, head, query, key: (query - key < (size + 1) // 2) & (key - query < size // 2 + 1)
+
+
+def _num_keys(cache: Cache, num_queries: int, config: PreTrainedConfig) -> int:
+    """How many keys the layers of the decoder hold after these queries, or have room for: the most of any layer."""
+    layers = range(len(getattr(config, "layer_types", None) or [None]))
+    return max(sum(cache.get_mask_sizes(num_queries, layer)) for layer in layers)
 
 
 @dataclass
@@ -225,13 +189,11 @@ class DepthEncoderOutput(BaseModelOutput):
 @dataclass
 class DepthSeq2SeqLMOutput(Seq2SeqLMOutput):
     """
-    A [`Seq2SeqLMOutput`] with one loss per label.
+    A [`Seq2SeqLMOutput`] with more fields of shape `(batch_size, target_length)`, when there are `labels`.
 
     Args:
-        token_losses (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
-            Cross-entropy in nats, at least float32, 0 where the label is -100. Returned when `labels` are given.
-        predictions (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
-            The likeliest ids, -100 where the label is. Returned in evaluation mode with `skip_logits=True`.
+        token_losses (`torch.FloatTensor`): cross-entropy in nats, at least float32, 0 where the label is -100.
+        predictions (`torch.LongTensor`): the likeliest ids in evaluation mode with `skip_logits=True`, -100 as labels.
     """
 
     token_losses: torch.FloatTensor | None = None
@@ -240,12 +202,9 @@ class DepthSeq2SeqLMOutput(Seq2SeqLMOutput):
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of `labels` (B, T) from `logits` (B, T, V) in nats: at least float32, 0 where a label is -100."""
-    exact = torch.promote_types(logits.dtype, torch.float32)
-    labels = labels.to(logits.device, torch.int64)
-    losses = nn.functional.cross_entropy(
-        logits.to(exact).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-    )
-    return losses.view(labels.shape)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+    rows = labels.to(logits.device, torch.int64).flatten()
+    return nn.functional.cross_entropy(logits, rows, ignore_index=IGNORED, reduction="none").view(labels.shape)
 
 
 def _sentence_mask(config, ids, given, name: str) -> torch.BoolTensor | None:
@@ -265,17 +224,11 @@ def _mask_encoder(config, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]
     kwargs = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
     ids, mask, segments = kwargs.get("input_ids"), kwargs.get("attention_mask"), kwargs.pop("segment_ids", None)
     sentence_mask = _sentence_mask(config, ids, kwargs.pop("sentence_mask", None), "sentence_mask")
+    tokens, pair = kwargs["inputs_embeds"] if ids is None else ids, None if segments is None else (segments, segments)
     is_hierarchical = getattr(config, "hierarchical_encoder_mask", False)
-    if (is_hierarchical or segments is not None) and not _is_complete(mask):
-        tokens = kwargs["inputs_embeds"] if ids is None else ids
-        rule = MaskRule(
-            padding=None if mask is None else mask.bool(),
-            segments=None if segments is None else (segments, segments),
-            groups=own_sentence_groups(sentence_mask, segments) if is_hierarchical else None,
-        )
-        shape, stack = tokens.shape[:2], getattr(encoder.config, "text_config", encoder.config)
-        kwargs["attention_mask"] = make_mask(stack, rule, shape, shape[1], encoder.dtype, tokens.device)
-    return (), {**kwargs, "sentence_mask": sentence_mask}
+    groups = own_sentence_groups(sentence_mask, pair) if is_hierarchical else None
+    mask = make_mask(encoder, tokens, tokens.shape[1], mask, pair, groups)
+    return (), {**kwargs, "attention_mask": mask, "sentence_mask": sentence_mask}
 
 
 def _keep_sentences(encoder, args, kwargs, output) -> Any:
@@ -291,15 +244,6 @@ def _add_sentences(encoder: PreTrainedModel, config: PreTrainedConfig) -> None:
     Let an encoder make its mask from its ids. Hooks do so, since `generate()` calls the encoder by itself. They hold
     the configuration only: a hook that held the model would keep it in memory.
     """
-    if has_sentence_tokens(config):
-        first, number, eosen = config.first_sentence_token_id, config.num_sentence_tokens, config.eosen_token_id
-        size = config.vocab_size
-        if number < 1 or max(first + number - 1, eosen) >= size or first < 0 or 0 <= eosen - first < number:
-            raise ValueError(
-                f"The {number} sentence tokens from {first} on and `eosen_token_id` {eosen} must differ and fit "
-                f'`vocab_size`={size}. `load_model(name_or_config, tokenizer, model_type="depth")` takes the ids from '
-                "a tokenizer of `add_sentence_tokens`, and adds rows."
-            )
     encoder.register_forward_pre_hook(partial(_mask_encoder, config), with_kwargs=True)
     encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
 
@@ -311,9 +255,8 @@ class DepthMixin:
         class DepthBart(DepthMixin, BartForConditionalGeneration, GenerationMixin): ...
 
     Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
-    encoder's sentence tokens (cross-attention). Other tokens attend as before (arXiv 2405.07788, section 3). The masks
-    are made from the ids, on their device, and given to the stacks of transformers. Without sentence tokens in its
-    input, or in its configuration, the model is what it was before.
+    encoder's sentence tokens (cross-attention). Other tokens attend as before (arXiv 2405.07788, section 3). Without
+    sentence tokens in its input, or in its configuration, the model is what it was before.
     """
 
     # `head_loss(hidden (N, D), head, labels (N,), weights (N,), with_predictions)` returns the weighted sum of the
@@ -359,21 +302,17 @@ class DepthMixin:
         As the `forward` of the model below, with these arguments besides. Masks of four axes are used as they are.
 
         Args:
-            encoder_outputs ([`DepthEncoderOutput`], [`BaseModelOutput`] or `tuple`, *optional*):
-                What the encoder returned. Any other output needs `input_ids` or `sentence_mask` beside it.
-            labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*): -100 is ignored.
             use_cache (`bool`, *optional*): defaults to `False` beside `labels`, else to the configuration's.
             sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
-                `True` where the encoder input is a sentence token. Needed if no other argument says so.
+                `True` where the encoder input is a sentence token. Needed beside embeddings, and beside encoder
+                outputs that are no [`DepthEncoderOutput`].
             decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
                 The same for all decoder tokens so far, including those in `cache`. Needed with a filled cache or
                 `decoder_inputs_embeds`; `generate()` passes it.
             encoder_segment_ids, decoder_segment_ids (`torch.LongTensor`, as long as the input and labels, *optional*):
                 The example of a packed row that each token belongs to, from 1 on; 0 is padding. A token attends only
                 to its example. Models that embed positions take none.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*):
-                Divides the summed loss: the number of labels of the global batch. By default that of this batch, which
-                gives the mean per token.
+            num_items_in_batch (`torch.Tensor` or `int`, *optional*): divides the loss; by default the labels here.
             loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
                 The loss is `(loss_weights * token_losses).sum()`, divided only by a given `num_items_in_batch`.
                 `token_losses` then have no gradient.
@@ -381,9 +320,8 @@ class DepthMixin:
                 Whether to return no logits; the default in training mode with `labels`. Where hf_depth is imported, a
                 T5 then never has all logits in memory, and `token_losses` have no gradient.
 
-        Raises:
-            `ValueError`: if the decoder has no input, segment ids are incomplete or not possible, or nothing says
-                which tokens are sentence tokens.
+        Raises `ValueError` if the decoder has no input, segment ids are incomplete or not possible, or nothing says
+        which tokens are sentence tokens.
         """
         if (encoder_segment_ids is None) != (decoder_segment_ids is None):
             raise ValueError("Packed rows need both `encoder_segment_ids` and `decoder_segment_ids`.")
@@ -397,27 +335,45 @@ class DepthMixin:
             use_cache = bool(use_cache)  # the decoder's own copy of the configuration would build a cache in training
         if encoder_outputs is None:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
-            wanted = {name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs}
-            inputs |= {"sentence_mask": sentence_mask, "segment_ids": encoder_segment_ids, "return_dict": True}
-            encoder_outputs = self.get_encoder()(**inputs, **wanted)
+            inputs |= {name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs}
+            encoder_outputs = self.get_encoder()(
+                **inputs, sentence_mask=sentence_mask, segment_ids=encoder_segment_ids, return_dict=True
+            )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         if sentence_mask is None:
             sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
         sentence_mask = _sentence_mask(self.config, input_ids, sentence_mask, "sentence_mask")
-        if self.training and sentence_mask is not None:
+        if self.training and sentence_mask is not None and not self._is_checked:
             self._check_first_batch(sentence_mask)
         so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
-        target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
-        queries = so_far if decoder_input_ids is None else is_sentence_token(decoder_input_ids, self.config)
-        segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
-        cross_mask = self._cross_mask(target, queries, encoder_outputs[0], sentence_mask, attention_mask, segments)
+        tokens = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
+        decoder, length, segments = self.get_decoder(), tokens.shape[1], None
+        if encoder_segment_ids is not None:
+            segments = (decoder_segment_ids, encoder_segment_ids)
+        groups, num_sources = None, encoder_outputs[0].shape[1]
+        if getattr(self.config, "hierarchical_cross_mask", False):
+            is_new = so_far[:, -length:]
+            if decoder_input_ids is not None:  # `so_far` may have room for more
+                is_new = is_sentence_token(decoder_input_ids, self.config)
+            groups = sentence_to_sentence_groups(is_new, sentence_mask.to(tokens.device), segments)
+        cross_mask = make_mask(decoder, tokens, num_sources, attention_mask, segments, groups)
+        groups, num_keys = None, length if cache is None else _num_keys(cache, length, decoder.config)
+        if getattr(self.config, "hierarchical_decoder_mask", False) and not _is_complete(decoder_attention_mask):
+            if (room := num_keys - so_far.shape[1]) > 0:  # of a static cache, or tokens in it are not in `so_far`
+                if 0 < (past := cache.get_seq_length()) > so_far.shape[1] - length:
+                    raise ValueError(
+                        f"`cache` holds {int(past)} tokens, but `decoder_sentence_mask` is missing or does not cover "
+                        "them. Prefix tuning (PEFT) fills `cache` with virtual tokens: use LoRA instead."
+                    )
+                so_far = nn.functional.pad(so_far, (0, room))
+            groups = sentence_to_sentence_groups(so_far, so_far)
+        segments = segments and (decoder_segment_ids, decoder_segment_ids)
+        own_mask = make_mask(decoder, tokens, num_keys, decoder_attention_mask, segments, groups, True, cache)
         states, head, outputs = self._decode(
             attention_mask=cross_mask,
+            decoder_attention_mask=own_mask,
             decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=self._decoder_mask(
-                target, so_far, decoder_attention_mask, cache, decoder_segment_ids
-            ),
             encoder_outputs=encoder_outputs,
             cache=cache,
             decoder_inputs_embeds=decoder_inputs_embeds,
@@ -431,84 +387,22 @@ class DepthMixin:
 
     def _check_first_batch(self, sentence_mask: torch.BoolTensor) -> None:
         """Warn if the first batch of training has no sentence tokens: collators of transformers add none."""
-        if torch.compiler.is_compiling() or self._is_checked:
-            return
-        try:
-            has_none = not sentence_mask.any()
-        except RuntimeError:  # the tensor has no values: device "meta", a fake tensor, `torch.vmap`
+        if torch.compiler.is_compiling() or sentence_mask.is_meta:
             return
         self._is_checked = True  # only once, since this waits for the device
-        if has_none:
+        if not sentence_mask.any():
             logger.warning(
                 "The first batch has no sentence tokens, so this DEPTH model trains as a T5 does. Prepare its input "
                 "by an objective or `TaskSplits` of hf_depth, or by `model.encode_sentences`."
             )
-
-    def prepare_decoder_input_ids_from_labels(
-        self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None
-    ) -> torch.LongTensor:
-        """
-        The decoder input of labels, both of shape `(batch_size, target_length)`. It begins with the start token of
-        `generate()`, in each example of a row if there are `segment_ids`.
-        """
-        config = self.config
-        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=config.decoder_start_token_id)
-        shifted = shifted.masked_fill(shifted == IGNORED, config.pad_token_id)
-        if segment_ids is None:
-            return shifted
-        return shifted.masked_fill(is_segment_start(segment_ids), config.decoder_start_token_id)
-
-    def _decoder_mask(self, target, so_far, mask, cache, segment_ids) -> Any:
-        """The mask of the decoder's own attention; `so_far` (B, past + T): which tokens are sentence tokens."""
-        is_hierarchical = getattr(self.config, "hierarchical_decoder_mask", False)
-        if _is_complete(mask) or not (is_hierarchical or segment_ids is not None):
-            return mask
-        shape, config = target.shape[:2], self.get_decoder().config
-        cache = getattr(cache, "self_attention_cache", cache)
-        length = shape[1] if cache is None else _num_keys(cache, shape[1], config)
-        groups = None
-        if is_hierarchical:
-            if (room := length - so_far.shape[1]) > 0:  # of a static cache, or tokens in it are not in `so_far`
-                if 0 < (past := cache.get_seq_length()) > so_far.shape[1] - shape[1]:
-                    raise ValueError(
-                        f"`cache` holds {int(past)} tokens, but `decoder_sentence_mask` is missing or does not cover "
-                        "them. `generate()` gives it for all its ids. Prefix tuning (PEFT) fills `cache` with virtual "
-                        "tokens: use LoRA instead."
-                    )
-                so_far = nn.functional.pad(so_far, (0, room))
-            groups = sentence_to_sentence_groups(so_far, so_far)
-        padding = None
-        if mask is not None:
-            padding = nn.functional.pad(mask.bool(), (0, max(0, length - mask.shape[1])))
-        segments = None if segment_ids is None else (segment_ids, segment_ids)
-        rule = MaskRule(padding, segments, groups, is_causal=True)
-        return make_mask(config, rule, shape, length, self.dtype, target.device, cache)
-
-    def _cross_mask(self, target, sentences, states, source_sentences, mask, segments) -> Any:
-        """The mask of cross-attention; `sentences` (B, T) and `source_sentences` (B, S): which tokens are such."""
-        is_hierarchical = getattr(self.config, "hierarchical_cross_mask", False)
-        if _is_complete(mask) or not (is_hierarchical or segments is not None):
-            return mask
-        shape, device, groups = target.shape[:2], target.device, None  # states may be on another device
-        if is_hierarchical:
-            groups = sentence_to_sentence_groups(sentences[:, -shape[1] :], source_sentences.to(device), segments)
-        rule = MaskRule(None if mask is None else mask.to(device, torch.bool), segments, groups)
-        return make_mask(self.get_decoder().config, rule, shape, states.shape[1], self.dtype, device)
 
     def _decode(self, **kwargs: Any) -> tuple[torch.Tensor, nn.Module, dict[str, Any]]:
         """What the output head reads (B, T, D), the head, and the other fields of the output."""
         outputs = super().forward(return_dict=True, **kwargs)
         return outputs.logits, nn.Identity(), outputs
 
-    def _losses(
-        self, states, head, labels, num_items_in_batch, loss_weights, skip_logits
-    ) -> dict[str, torch.Tensor | None]:
+    def _losses(self, states, head, labels, num_items_in_batch, loss_weights, skip_logits) -> dict[str, Any]:
         """The fields of the output that follow from what `_decode` returns."""
-        if labels.shape != states.shape[:2]:
-            raise ValueError(
-                f"`labels` must have one entry for each position of the decoder, shape {tuple(states.shape[:2])}, got "
-                f"the shape {tuple(labels.shape)}."
-            )
         skip_logits = self.training if skip_logits is None else skip_logits
         labels = labels.to(states.device)
         exact = torch.promote_types(states.dtype, torch.float32)
@@ -536,13 +430,19 @@ class DepthMixin:
         token_losses = token_losses if loss_weights is None else token_losses.detach()
         return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
 
+    def prepare_decoder_input_ids_from_labels(
+        self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None
+    ) -> torch.LongTensor:
+        """The start token of `generate()`, then the labels (B, T): in each example of a row if it has segments."""
+        start = self.config.decoder_start_token_id
+        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
+        shifted = shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
+        return shifted if segment_ids is None else shifted.masked_fill(is_segment_start(segment_ids), start)
+
     def prepare_inputs_for_generation(
         self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """
-        As in the model below, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays as it is:
-        `forward` makes the hierarchical one from it.
-        """
+        """As in the model below, with the `decoder_sentence_mask` of all decoder ids; `forward` makes the mask."""
         cache = kwargs.get("cache")
         if cache is not None and kwargs.get("next_sequence_length") is None:
             # Transformers (5.24) feeds the tokens of a given cache, or of an assistant's, once more.
@@ -552,26 +452,21 @@ class DepthMixin:
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if not has_sentence_tokens(self.config):
             return inputs
-        sentence_mask, cache = is_sentence_token(input_ids, self.config), inputs.get("cache")
-        if getattr(cache, "is_compileable", False):
-            # A static cache keeps shapes static: a mask that grew by one a step would recompile each time.
-            cache, new = getattr(cache, "self_attention_cache", cache), inputs["decoder_input_ids"].shape[1]
-            room = _num_keys(cache, new, self.get_decoder().config) - sentence_mask.shape[1]
-            sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, room)))
+        sentence_mask = is_sentence_token(input_ids, self.config)
+        if getattr(cache, "is_compileable", False):  # a mask that grew by one a step would recompile each time
+            num_keys = _num_keys(cache, inputs["decoder_input_ids"].shape[1], self.get_decoder().config)
+            sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, num_keys - sentence_mask.shape[1])))
         return {**inputs, "decoder_attention_mask": decoder_attention_mask, "decoder_sentence_mask": sentence_mask}
 
 
-# ---- T5 -------------------------------------------------------------------------------------------------------------
-
-
-def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def _without_position_bias(module, args, kwargs):
     return args, {**kwargs, "position_bias": None}
 
 
-def _add_position_biases(config: PreTrainedConfig, *stacks: nn.Module) -> None:
+def _add_position_biases(config: PreTrainedConfig, stack: nn.Module) -> None:
     """As in UMT5, each layer adds a relative position bias of its own, not that of the first layer."""
     std = config.initializer_factor * config.d_model**-0.5
-    for block in (block for stack in stacks for block in stack.block[1:]):
+    for block in stack.block[1:]:
         attention = block.layer[0].SelfAttention
         attention.has_relative_attention_bias = True
         attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
@@ -580,15 +475,11 @@ def _add_position_biases(config: PreTrainedConfig, *stacks: nn.Module) -> None:
 
 
 # Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
-class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
+class T5ForConditionalGeneration(DepthMixin, transformers.T5ForConditionalGeneration, GenerationMixin):
     """
-    The T5 of transformers with three changes. It saves and loads as the original class does.
-
-    - A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published. The head starts
-      with standard deviation `d_model ** -0.5`, and survives saving, loading and resizing. Transformers 5 ties it.
-    - A row may hold several examples: see the segment ids of [`DepthMixin.forward`]. Loss and gradients are those of
-      separate rows.
-    - The output has `token_losses`, one per label.
+    The T5 of transformers with [`DepthMixin`]'s packed rows and `token_losses`. It is saved and loaded as the original
+    class is. A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published, which
+    starts with standard deviation `d_model ** -0.5`, and survives saving and resizing. Transformers 5 ties it.
 
     >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     >>> model = T5ForConditionalGeneration(config)
@@ -601,22 +492,20 @@ class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
     _supports_flex_attn = False  # transformers (5.24) reads the one position bias once per example, beyond its end
 
     def __init__(self, config: T5Config):
-        if not hasattr(config, "scale_decoder_outputs"):  # UMT5Config
-            config.scale_decoder_outputs = config.tie_word_embeddings
         if getattr(config, "decoder_start_token_id", None) is None:
             config.decoder_start_token_id = config.pad_token_id  # as in all T5 checkpoints
+        if config.dense_act_fn == "gelu_new":
+            # The same formula in one kernel instead of eight: a CPU step of width 128 takes 0.86 of the time.
+            config.dense_act_fn = "gelu_pytorch_tanh"
         if not config.scale_decoder_outputs:
-            tied = StockT5._tied_weights_keys
+            tied = self._tied_weights_keys
             self._tied_weights_keys = {key: tied[key] for key in tied if key != "lm_head.weight"}
         super().__init__(config)
         # T5Config forces `True`; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
         if getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
-            _add_position_biases(self.config, self.encoder, self.decoder)
-        for module in self.modules():
-            # The same formula in one kernel instead of eight: a CPU step of width 128 takes 0.86 of the time.
-            if isinstance(getattr(module, "act", None), NewGELUActivation):
-                module.act = GELUTanh()
+            _add_position_biases(self.config, self.encoder)
+            _add_position_biases(self.config, self.decoder)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Weights that share storage, `{target: source}`: the embeddings, and in T5 v1.0 the head."""
@@ -625,7 +514,7 @@ class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
     def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
         """As in T5, but a head of its own stays so. A head that a checkpoint lacks was trained tied, and stays it."""
         if missing_keys is not None and "lm_head.weight" in missing_keys and "shared.weight" not in missing_keys:
-            self.all_tied_weights_keys = dict(StockT5._tied_weights_keys)
+            self.all_tied_weights_keys = dict(type(self)._tied_weights_keys)
         super().tie_weights(missing_keys=missing_keys, **kwargs)
         # A head that differs from the embedding in a checkpoint was left untied: resizing must not tie it either.
         self._tied_weights_keys = dict(self.all_tied_weights_keys)
@@ -642,9 +531,7 @@ class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
         for name in ("input_ids", "attention_mask", "inputs_embeds"):
             kwargs[name] = kwargs.pop(f"decoder_{name}")
         decoded = self.decoder(encoder_hidden_states=encoded[0], encoder_attention_mask=mask, **kwargs)
-        states = decoded[0]
-        if self.config.scale_decoder_outputs:
-            states = states * self.model_dim**-0.5
+        states = decoded[0] * self.model_dim**-0.5 if self.config.scale_decoder_outputs else decoded[0]
         fields = {"cache": decoded.cache, "cross_attentions": decoded.cross_attentions}
         fields |= {f"decoder_{name}": decoded.get(name) for name in ("hidden_states", "attentions")}
         kinds = ("last_hidden_state", "hidden_states", "attentions")
@@ -654,10 +541,7 @@ class T5ForConditionalGeneration(DepthMixin, StockT5, GenerationMixin):
 class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
     """UMT5: a [`T5ForConditionalGeneration`] with a relative position bias in every layer."""
 
-    config_class = UMT5Config
-
-
-# ---- DEPTH ----------------------------------------------------------------------------------------------------------
+    config_class = transformers.UMT5Config
 
 
 class SentenceInputMixin:
@@ -670,18 +554,15 @@ class SentenceInputMixin:
 
         Each of `texts` is a list of sentences, such as a premise or a hypothesis. Sentence tokens count up; the
         sentences after the last token share it, which is said once. In a sentence, `<extra_id_0>` stands for a masked
-        span, but `<sent_0>` is text.
-
-        Raises:
-            `TypeError`: if a text is no list. `ValueError`: if a sentence has no token.
+        span, but `<sent_0>` is text. Raises `TypeError` if a text is no list, `ValueError` if a sentence has no token.
         """
         if any(isinstance(text, str) for text in texts):
             raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')
         config, ids, sentences = self.config, [], [sentence for text in texts for sentence in text]
-        if len(sentences) > config.num_sentence_tokens:
+        if (shared := len(sentences) - config.num_sentence_tokens) > 0:
             logger.warning_once(
-                f"{len(sentences)} sentences, but {config.num_sentence_tokens} sentence tokens: the last "
-                f"{len(sentences) - config.num_sentence_tokens + 1} share one of them. (Said once.)"
+                f"{len(sentences)} sentences, but {config.num_sentence_tokens} sentence tokens: the last {shared + 1} "
+                "share one of them. (Said once.)"
             )
         for number, sentence in enumerate(sentences):
             if number < config.num_sentence_tokens:
@@ -716,16 +597,8 @@ class DepthForConditionalGeneration(SentenceInputMixin, T5ForConditionalGenerati
     _auto_class = "AutoModelForSeq2SeqLM"  # as `register_for_auto_class`: a saved model brings its code
 
 
-class DepthEncoderModel(SentenceInputMixin, StockT5Encoder):
-    """
-    The encoder of DEPTH by itself, which `AutoModel` loads: features of tokens and sentences.
-
-    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
-    >>> outputs = DepthEncoderModel(config)(torch.tensor([[60, 40, 5, 6, 60, 1]]))
-    >>> outputs.last_hidden_state[outputs.sentence_mask].shape  # one for each sentence
-    torch.Size([1, 16])
-    """
+class DepthEncoderModel(SentenceInputMixin, transformers.T5EncoderModel):
+    """The encoder of DEPTH over T5 by itself, which `AutoModel` loads. Its output has a `sentence_mask`."""
 
     config_class = DepthConfig
     _auto_class = "AutoModel"
@@ -737,16 +610,12 @@ class DepthEncoderModel(SentenceInputMixin, StockT5Encoder):
         if config.relative_attention_bias_in_every_layer:
             _add_position_biases(config, self.encoder)
 
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """The encoder reads the shared embedding, also if the output head has weights of its own."""
-        return dict(self._tied_weights_keys)
+    # It reads the shared embedding, also if the output head has weights of its own.
+    get_expanded_tied_weights_keys = T5ForConditionalGeneration.get_expanded_tied_weights_keys
 
 
 def __getattr__(name: str) -> type[PreTrainedModel]:
-    """
-    DEPTH over the other families, such as `DepthBartForConditionalGeneration`. A class is made when it is first asked
-    for: nobody imports all families, or needs one that a release of transformers lacks.
-    """
+    """DEPTH over another family, such as `DepthBartForConditionalGeneration`, when it is first asked for."""
     for model_type, family in FAMILIES.items():
         if name == f"Depth{family}ForConditionalGeneration":
             stock = getattr(transformers, f"{family}ForConditionalGeneration")
@@ -759,12 +628,3 @@ def __getattr__(name: str) -> type[PreTrainedModel]:
             globals()[name] = type(name, (SentenceInputMixin, DepthMixin, stock, GenerationMixin), fields)
             return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = [
-    "DepthEncoderModel",
-    "DepthForConditionalGeneration",
-    "T5ForConditionalGeneration",
-    "UMT5ForConditionalGeneration",
-    *(f"Depth{family}ForConditionalGeneration" for family in FAMILIES.values()),
-]

@@ -1,5 +1,7 @@
 """Compact masks say what dense ones say."""
 
+from types import SimpleNamespace
+
 import torch
 from absl.testing import parameterized
 from transformers import DynamicCache
@@ -22,7 +24,7 @@ class CompactMaskTest(parameterized.TestCase):
         query_segments, key_segments = {"encoder": (0, 0), "decoder": (1, 1), "cross": (1, 0)}[kind]
         pair = (segments[query_segments], segments[key_segments]) if is_packed else None
         if kind == "encoder":
-            groups = own_sentence_groups(source, segments[0] if is_packed else None)
+            groups = own_sentence_groups(source, pair)
         else:
             groups = sentence_to_sentence_groups(query, key, pair)
         padding = torch.rand(key.shape, generator=generator) < 0.7 if is_padded else None
@@ -70,8 +72,8 @@ class SlidingWindowTest(parameterized.TestCase):
         config = tiny_config(is_decoder=is_decoder)
         config.layer_types, config.sliding_window = ["full_attention", "sliding_attention"], 3
         config._attn_implementation = "sdpa"
-        rule = MaskRule(is_causal=is_decoder)
-        masks = make_mask(config, rule, (1, 6), 6, torch.float32, torch.device("cpu"))
+        stack, ids = SimpleNamespace(config=config, dtype=torch.float32), torch.zeros(1, 6, dtype=torch.long)
+        masks = make_mask(stack, ids, 6, segments=(ids, ids), is_causal=is_decoder)
         expected = {"full_attention": [], "sliding_attention": []}
         for query in range(6):
             is_past = [key <= query or not is_decoder for key in range(6)]
@@ -84,6 +86,6 @@ class SlidingWindowTest(parameterized.TestCase):
         config, cache = tiny_config(), DynamicCache()
         config._attn_implementation = "sdpa"
         cache.update(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8), 0)
-        rule = MaskRule(is_causal=True)
-        mask = make_mask(config, rule, (1, 2), 2, torch.float32, torch.device("cpu"), cache)
+        stack, ids = SimpleNamespace(config=config, dtype=torch.float32), torch.zeros(1, 5, dtype=torch.long)
+        mask = make_mask(stack, ids[:, 3:], 5, segments=(ids, ids), is_causal=True, cache=cache)
         self.assertEqual(mask[0, 0].int().tolist(), [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])

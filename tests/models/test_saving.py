@@ -66,15 +66,6 @@ class ConfigTest(CheckpointTestCase):
             self.assertEqual(getattr(again, name), value)
         self.assertEqual(again.scale_decoder_outputs, again.tie_word_embeddings)
 
-    @parameterized.parameters(
-        {"first_sentence_token_id": VOCAB_SIZE - 5, "eosen_token_id": 4},
-        {"first_sentence_token_id": 40, "eosen_token_id": VOCAB_SIZE},
-        {"eosen_token_id": 45},  # of a sentence token
-    )
-    def test_ids_that_have_no_rows_of_their_own_are_refused(self, **changes):
-        with self.assertRaisesRegex(ValueError, "must differ and fit `vocab_size`=.*add_sentence_tokens"):
-            DepthForConditionalGeneration(tiny_config(**changes))
-
 
 class FullSizeTest(CheckpointTestCase):
     @parameterized.named_parameters(*BOTH_CLASSES)
