@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from transformers import AutoConfig
+import transformers
 from transformers.hf_argparser import HfArg
 
 from hf_depth import TaskSpec, get_task
@@ -133,7 +133,7 @@ def find_checkpoints(entry: str, steps: Sequence[int] | None = None) -> list[tup
     folder = Path(path)
     if not folder.is_dir():
         try:
-            AutoConfig.from_pretrained(path)
+            transformers.AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
             raise UserError(f"`--checkpoints {entry}`: {path} is neither a folder nor a model of the Hub.") from error
         return [(name, path, None)]

@@ -97,8 +97,8 @@ def stock_flags() -> frozenset[str]:
 
 class ScriptParser(HfArgumentParser):
     """
-    The parser of [`parse_arguments`]. Of classes that stand for a `full_class`, it knows the names of transformers'
-    flags and not their values. If it explains all, `--help_all` shows transformers' flags as well.
+    The parser of [`parse_arguments`]. It is light if a class stands for its `full_class`: then it knows the flags of
+    transformers by name alone. If it explains all, help shows these flags as well.
     """
 
     def __init__(self, dataclass_types: Sequence[type], description: str | None, explains_all: bool = False):

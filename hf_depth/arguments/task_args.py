@@ -137,8 +137,8 @@ def parse_task_arguments(
 
 def find_tasks(model_args: ModelArguments, task_args: TaskArguments) -> "tuple[list[TaskSpec], TaskConfig | None]":
     """
-    The tasks that the arguments name or else those of a fine-tuned model, and what its folder says about these; `None`
-    if they are not its own.
+    The tasks that the arguments name, or else those of a fine-tuned model. Behind them stands what the folder of that
+    model says about its tasks, or `None` if it was trained on others.
     """
     from ..tasks.registry import training_tasks
 

@@ -133,8 +133,8 @@ class TaskPredictor:
             device_map, revision, token, cache_dir: as for `PreTrainedModel.from_pretrained`.
             kwargs: further arguments of [`TaskPredictor`], instead of those of the file.
 
-        Raises `ValueError` if no task is chosen of several, or the folder names none; `OSError` if there is no such
-        folder or repository, or the Hub cannot be reached.
+        Raises `ValueError` if no task is chosen of several, or the folder names none. Raises `OSError` if there is no
+        such folder or repository.
         """
         dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
         if dtype not in (torch.float32, torch.bfloat16):

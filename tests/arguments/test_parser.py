@@ -198,12 +198,14 @@ class ParseArgumentsTest(ArgumentsTestCase):
         for kind in types:
             self.assertIn(f"\n{kind._argument_group_name}:\n", text)
 
-    @parameterized.parameters("pretrain_t5", "fine_tune_t5")
-    def test_help_and_a_typo_wait_for_no_model_and_no_data(self, script):
-        heavy = {"torch", "datasets", "pandas", "peft", "accelerate", "transformers.models"}
+    @parameterized.parameters(
+        ("pretrain_t5", "learning_rate"), ("fine_tune_t5", "learning_rate"), ("compare_checkpoints", "checkpoints")
+    )
+    def test_help_and_a_typo_wait_for_no_model_and_no_data(self, script, flag):
+        heavy = {"torch", "datasets", "peft", "accelerate", "transformers.models"}
         code = (
             f"import contextlib, sys, {script}\n"
-            "for flag in ('--help', '--lerning_rate'):\n    with contextlib.suppress(SystemExit):\n"
+            f"for flag in ('--help', '--{flag[:-2]}'):\n    with contextlib.suppress(SystemExit):\n"
             f"        {script}.main([flag])\nprint({heavy} & sys.modules.keys())"
         )
         process = subprocess.run(
@@ -213,7 +215,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
             capture_output=True,
             text=True,
         )
-        self.assertIn("did you mean `--learning_rate`?", process.stderr)
+        self.assertIn(f"did you mean `--{flag}`?", process.stderr)
         self.assertEndsWith(process.stdout, "set()\n")
 
     @parameterized.parameters(TrainingArguments, Seq2SeqTrainingArguments, DepthTrainingArguments)
