@@ -169,9 +169,11 @@ class ScriptParser(HfArgumentParser):
     def read(self, args: Sequence[str], path: Path | None = None) -> dict[str, Any]:
         """Return the values of all fields, from a configuration file and from flags, which override it."""
         flags = list(self._with_options(args))
-        known = [self._option_string_actions.get(flag.partition("=")[0]) for flag in flags if flag.startswith("--")]
-        given = [action.dest for action in known if action is not None]
-        for action in filter(None, known):
+        names = [flag.partition("=")[0] for flag in flags if flag.startswith("--")]
+        self._refuse_unknown([name for name in names if " " not in name])  # as for argparse, a text is no flag
+        known = list(filter(None, map(self._option_string_actions.get, names)))
+        given = [action.dest for action in known]
+        for action in known:
             if action.nargs == "+" and given.count(action.dest) > 1:  # argparse would take the last one alone
                 flag = action.option_strings[0]
                 raise UserError(f"argument `{flag}` is given twice: put all its values after one `{flag}`")
@@ -180,7 +182,6 @@ class ScriptParser(HfArgumentParser):
             of_file = self._flags_of_file(path)
             self.file_flags = {name: of_file[name] for name in of_file if name not in given}
         namespace, rest = self.parse_known_args([*sum(self.file_flags.values(), []), *flags])
-        self._refuse_unknown([flag for flag in rest if flag.startswith("--")])
         if rest and not self.is_light:
             raise UserError(f"unexpected value {rest[0]!r}: a configuration file comes first, a value after its flag")
         # A flag with several values makes a list of `None`.
@@ -251,7 +252,7 @@ class ScriptParser(HfArgumentParser):
         """Name all arguments that do not exist, with those that are near."""
         known = {flag[2:].rpartition(".")[2]: flag for flag in self.names if "-" not in flag[2:]}
         lines = []
-        for flag in (flag.partition("=")[0] for flag in flags):
+        for flag in flags:
             name = flag[2:].replace("-", "_")
             if f"--{name}" not in self.names:
                 near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1, cutoff=0.8)

@@ -199,7 +199,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
             self.assertIn(f"\n{kind._argument_group_name}:\n", text)
 
     @parameterized.parameters(
-        ("pretrain_t5", "learning_rate"), ("fine_tune_t5", "learning_rate"), ("compare_checkpoints", "checkpoints")
+        ("pretrain_t5", "learning_rate"), ("fine_tune_t5", "benchmark"), ("compare_checkpoints", "checkpoints")
     )
     def test_help_and_a_typo_wait_for_no_model_and_no_data(self, script, flag):
         heavy = {"torch", "datasets", "peft", "accelerate", "transformers.models"}
