@@ -189,6 +189,16 @@ class AutoClassTest(parameterized.TestCase):
         others = {name: ids.repeat(2, 2) for name, ids in inputs.items()} | {"use_cache": False}
         torch.testing.assert_close(exported(**others).logits, model(**others).logits)
 
+    @parameterized.parameters(
+        "import hf_depth; from transformers import T5Gemma2Config",  # whose module imports the Auto classes itself
+        "from transformers import AutoModel; import hf_depth",
+    )
+    def test_the_auto_classes_know_depth_whatever_is_imported_first(self, imports):
+        code = f"{imports}; from transformers import AutoConfig, AutoModelForSeq2SeqLM as Auto\n"
+        code += "print(Auto._model_mapping[type(AutoConfig.for_model('depth_bart'))].__name__)"
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertEqual((process.stdout, process.stderr), ("DepthBartForConditionalGeneration\n", ""))
+
     def test_our_t5_ships_no_code(self):
         T5ForConditionalGeneration(T5Config(**SIZE)).save_pretrained(self.folder)
         self.assertEmpty(list(self.folder.glob("*.py")))
