@@ -135,7 +135,7 @@ class ScriptParser(HfArgumentParser):
         super()._add_dataclass_arguments(dtype)
         for group, names in getattr(dtype, "option_groups", {}).items():
             topic = next(each for each in self._action_groups if each.title == dtype._argument_group_name)
-            text = ", ".join(names) if self.explains_all else f"{', '.join(names[:3])}, … ({len(names)} KEYs)"
+            text = f"{', '.join(names[:3])}, … ({len(names)} KEYs)"
             topic.add_argument(f"--{group}", metavar="KEY=VALUE,...", dest=argparse.SUPPRESS, help=text)
 
     def _parse_dataclass_field(self, parser: argparse.ArgumentParser, field: Field) -> None:
