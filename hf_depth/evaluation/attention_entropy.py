@@ -26,9 +26,8 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
     It is divided by `ln n`, and averaged over heads and queries. Padding and queries with fewer than 8 keys do not
     count. An untrained T5 is near 1, one whose updates were too large for its attention near 0.
 
-    `model` is any encoder-decoder of transformers, in evaluation mode. It runs once, with eager attention, and gets
-    its own implementation back. `batch` has `input_ids` (B, S), `labels` (B, T), and perhaps `attention_mask` (B, S)
-    and `skip_logits`. Only its first rows are read, with 4 million weights in a layer.
+    `model` is any encoder-decoder of transformers, in evaluation mode. It runs once, with eager attention, on the
+    first rows of `batch`: `input_ids` (B, S), `labels` (B, T), and perhaps `attention_mask` (B, S) and `skip_logits`.
 
     The names are those of layers, such as `attention_entropy_cross_0` (decoder to encoder). `attention_entropy` is the
     least of all, or NaN if no query has 8 keys. Weights of other shapes than (B, H, Q, K) are left out.

@@ -47,9 +47,8 @@ def in_batches(
     batch_size: int,
 ) -> list[Any]:
     """
-    Return what `compute` finds for each item, in their order, with the model in evaluation mode.
-
-    It gets items of similar lengths together, so batches hold little padding. The longest come first.
+    Return what `compute` finds for each item, in their order, with the model in evaluation mode. It gets items of
+    similar lengths together, so batches hold little padding. The longest come first.
     """
     check_at_least_one(batch_size=batch_size)
     places = sorted(range(len(items)), key=lambda place: -lengths[place])

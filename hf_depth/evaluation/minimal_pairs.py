@@ -143,11 +143,12 @@ def fill_log_probabilities(
     has_sentinel: bool = True,
 ) -> list[float]:
     """
-    Return the log-probability of what fills each blank, with its end, in nats.
+    Return the log-probability of what fills each blank, with its end, in nats. Without `has_sentinel`, no sentinel
+    stands for the blank, and the model goes on with the text.
 
     The encoder reads `before <extra_id_0> behind </s>`, and the target is `<extra_id_0> filling </s>`. For a DEPTH
     model they are `<eosen> <sent_0> before <extra_id_0> behind <eosen> </s>` and `<sent_0> <extra_id_0> filling
-    <eosen> </s>`. Without `has_sentinel`, no sentinel stands for the blank, and the model goes on with the text.
+    <eosen> </s>`.
     """
     check_sentence_tokens(model, tokenizer)
     rows = _rows(model, tokenizer, blanks, has_sentinel)

@@ -111,12 +111,11 @@ def write_submission(
     indices: Sequence[int] | None = None,
 ) -> Path | None:
     """
-    Write the predictions for a test set as the server of the benchmark reads them. The header is
-    `index<TAB>prediction`; then comes a row per example, ordered by index.
+    Write the predictions for a test set as the server of the benchmark reads them: `index<TAB>prediction`, then a row
+    per example, ordered by index. Returns the file; `None` if there is none for this split.
 
     A server rejects a file with anything but labels, so an unparseable prediction becomes the first label, with a
-    warning. `indices` number the examples (GLUE's column `idx`); by default they count up from 0. Returns the
-    file, named by the task; `None` if there is no such file for this split.
+    warning. `indices` number the examples (GLUE's column `idx`); by default they count up from 0.
     """
     files = dict(zip(spec.test_splits, spec.submission_names, strict=False))
     if split not in files:
@@ -138,10 +137,7 @@ def write_submission(
 
 
 def results_table(evaluations: Sequence[TaskEvaluation], markdown: bool = False) -> str:
-    """
-    Return the scores as lines of text, or as a Markdown table. Its columns are task, split, metric, model, majority
-    class and chance, then fitted baselines and the unparsed fraction, if there are any.
-    """
+    """Return scores and baselines as lines of text, or as a Markdown table."""
     shown = ("majority", "chance", *BASELINES, "from_scratch")
     head = ["task", "split", "metric", "model", *(name.replace("_", " ") for name in shown), "unparsed"]
     lines = []
@@ -159,10 +155,7 @@ def results_table(evaluations: Sequence[TaskEvaluation], markdown: bool = False)
 
 
 def before_and_after(state: TrainerState, after: Mapping[str, float], names: Sequence[str]) -> str:
-    """
-    Return a table of the metrics of a trained model beside those of the first evaluation in the logs of its run.
-    Metrics that were not measured are left out.
-    """
+    """Return a table of the metrics of a trained model beside those of the first evaluation in the logs of its run."""
     columns = {"evaluation": after}
     first = next((log for log in state.log_history if "eval_loss" in log), None)
     if first is not None and first["step"] < state.global_step:

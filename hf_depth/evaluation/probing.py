@@ -103,9 +103,8 @@ class EmbeddingFeatures(Features):
 
     def read(self, rows: Dataset) -> np.ndarray:
         """
-        Return the embedding of each text of each example: float32, `(num_examples, num_columns, d_model)`.
-
-        A text without tokens, such as the empty questions of QQP, gets zeros.
+        Return the embedding of each text of each example: float32, `(num_examples, num_columns, d_model)`. A text
+        without tokens, such as the empty questions of QQP, gets zeros.
         """
         examples = list(zip(*(rows[name][:] for name in self.spec.text_column_name), strict=True))
         # Texts occur in several examples: a sentence is moved to the front, or swapped with its neighbour.
@@ -147,10 +146,8 @@ class EmbeddingFeatures(Features):
 
 class BagOfWords(Features):
     """
-    The tf-idf weights of the tokens of each text column, one column beside the other.
-
-    The tokens are those of the model's tokenizer, so every language has some. With `dimensions`, for a hidden layer, a
-    singular value decomposition (latent semantic analysis) leaves so many numbers for each text.
+    The tf-idf weights of the tokens of each text column, one column beside the other. With `dimensions`, for a hidden
+    layer, a singular value decomposition (latent semantic analysis) leaves so many numbers for each text.
     """
 
     title = "bag of words"
@@ -332,12 +329,11 @@ def probe_tasks(
     do_predict: bool = True,
 ) -> list[TaskEvaluation]:
     """
-    Call [`probe_task`] for each task of loaded splits, which need not be prepared.
+    Call [`probe_task`] for each task of loaded splits, which need not be prepared. `do_eval` and `do_predict` say
+    whether validation and test splits are predicted.
 
-    A task without training data (GLUE's `ax`) is predicted by the probe of the task that it is trained on. `do_eval`
-    and `do_predict` say whether validation and test splits are predicted. `output_dir` gets the files of a fine-tuning
-    run, whose table is printed: metrics in `eval_results.json`, `predict_results.json` and `all_results.json`, and
-    what [`write_outputs`] writes.
+    A task without training data (GLUE's `ax`) is predicted by the probe of the task that it is trained on.
+    `output_dir` gets the files of a fine-tuning run, whose table is printed.
     """
     evaluations = []
     trained = {part.spec.full_name: part for part in splits.parts if part.spec.train_split in part.examples}
