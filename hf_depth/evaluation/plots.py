@@ -103,10 +103,8 @@ def plot_unshuffling(
     accuracies: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping]]]], path: str | Path
 ) -> None:
     """
-    Draw un-shuffling accuracies, with their 95 % Wilson score intervals, over the number of sentences and over
-    position. They count shuffled examples or, if there are none, all.
-
-    `accuracies` holds what [`unshuffling_accuracy`] returns, by the way of generating (a key of `DECODINGS`).
+    Draw what [`unshuffling_accuracy`] returns, by the way of generating (a key of `DECODINGS`). Bars are 95 % Wilson
+    score intervals. Shuffled examples count or, if there are none, all.
     """
     first = next(iter(accuracies.values()))
     examples = "shuffled" if first["shuffled"]["by_position"] else "all"
@@ -141,7 +139,6 @@ def plot_confusion_matrix(
 ) -> "Figure":
     """
     Draw how often each class was predicted as each, with counts in the cells, and each row coloured by its fractions.
-
     Unlabeled examples are left out. Unparseable predictions have a column of their own, if there are any.
     """
     names, number = list(spec.labels.values()), spec.num_labels
