@@ -41,12 +41,6 @@ HELD_OUT_PERCENTAGE = 5
 
 _COMMIT = re.compile(r"hf://datasets/[^@]+@[0-9a-f]{40}(?=/)")  # in the address of each file of a data set of the Hub
 
-_TOO_FEW_DOCUMENTS = (
-    "There are too few documents to set one apart for {}. Add documents, name a `validation_file` (for a task also a "
-    "`test_file`), or, to pre-train without, set `validation_split_percentage` to 0. (In a text file, blank lines "
-    "separate documents.)"
-)
-
 
 def load_corpus(
     dataset_name: str | None = None,
@@ -345,7 +339,11 @@ def hold_out(
         upper = max(lower, upper)
     train = documents.filter(_HashBetween(split_seed, lower, math.inf), input_columns=text_column)
     if lower >= 1 or _is_empty(train):
-        raise UserError(_TOO_FEW_DOCUMENTS.format(" and for ".join(percentages)))
+        raise UserError(
+            f"There are too few documents to set one apart for {' and for '.join(percentages)}. Add documents, name a "
+            "`validation_file` (for a task also a `test_file`), or, to pre-train without, set "
+            "`validation_split_percentage` to 0. (In a text file, blank lines separate documents.)"
+        )
     return {"train": train, **splits}
 
 

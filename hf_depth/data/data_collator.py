@@ -20,7 +20,7 @@ from ..ranges import LENGTH, LENGTHS, Range, check_ranges
 from .corruption import SpecialIds, corrupt_depth, mask_spans, mask_units, split_depth_prefix, split_prefix
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, parse_denoisers
 from .metadata import METADATA_IDS, prepend_metadata
-from .noise import ExampleRandom, Ragged, example_keys, run_starts
+from .noise import ExampleRandom, Ragged, example_keys, run_positions, run_starts
 from .noise_lengths import check_noise, noise_counts
 from .packing import examples_per_row, lengths_per_example
 from .tokenization import eosen_token_id, mode_token_id, sentence_token_ids, sentinel_token_ids
@@ -148,15 +148,7 @@ class _CorruptionCollator:
         if METADATA_IDS in examples[0]:  # then in all of them
             metadata = self._get_token_ids(examples, METADATA_IDS)
             inputs = prepend_metadata(inputs, metadata, self._metadata_probability.item(), random)
-        told = "Example {index} of the batch has {needed} tokens after corruption"
-        _check_fit(inputs[1], "max_source_length", self.max_source_length, told)
-        _check_fit(targets[1], "max_target_length", self.max_target_length, told)
-        if num_examples is None:
-            input_ids, attention_mask = self._pad(inputs, self.max_source_length, self.tokenizer.pad_token_id)
-            labels, _ = self._pad(targets, self.max_target_length, IGNORED_LABEL)
-            batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-        else:
-            batch = self._packed(inputs, targets, num_examples)
+        batch = self._padded(inputs, targets, num_examples)
         counted = ["num_cut_tokens"] if "num_cut_tokens" in examples[0] else []
         if "source" in examples[0]:
             counted += ["source", "num_documents", "ended_passes"]
@@ -245,26 +237,30 @@ class _CorruptionCollator:
         padded[mask] = values
         return padded, mask
 
-    def _packed(self, inputs: Ragged, targets: Ragged, num_examples: np.ndarray) -> dict[str, np.ndarray]:
-        """The columns of a batch of rows with so many examples each: int64, shape `(num_rows,)`."""
-        first = run_starts(num_examples)  # (num_rows,): of the examples of each row
-        numbers = np.arange(1, len(inputs[1]) + 1) - np.repeat(first, num_examples)  # (num_separate,)
-        source_lengths, target_lengths = (
-            np.add.reduceat(lengths, first) for _, lengths in (inputs, targets)
-        )  # (num_rows,) each
-        most_source = self.packed_source_length or self.max_source_length
-        most_target = self.packed_target_length or self.max_target_length
-        told = "The examples of row {index} of the batch have {needed} tokens together"
-        _check_fit(source_lengths, "packed_source_length", most_source, told)
-        _check_fit(target_lengths, "packed_target_length", most_target, told)
+    def _padded(self, inputs: Ragged, targets: Ragged, num_examples: np.ndarray | None) -> dict[str, np.ndarray]:
+        """The columns of a batch, whose rows are single examples, or hold `num_examples` of shape `(num_rows,)`."""
+        source_lengths, target_lengths = inputs[1], targets[1]
+        most_source, most_target = self.max_source_length, self.max_target_length
+        told = "Example {index} of the batch has {needed} tokens after corruption"
+        _check_fit(source_lengths, "max_source_length", most_source, told)
+        _check_fit(target_lengths, "max_target_length", most_target, told)
+        if num_examples is not None:
+            first = run_starts(num_examples)  # (num_rows,): of the examples of each row
+            source_lengths, target_lengths = (np.add.reduceat(lengths, first) for _, lengths in (inputs, targets))
+            most_source = self.packed_source_length or most_source
+            most_target = self.packed_target_length or most_target
+            told = "The examples of row {index} of the batch have {needed} tokens together"
+            _check_fit(source_lengths, "packed_source_length", most_source, told)
+            _check_fit(target_lengths, "packed_target_length", most_target, told)
         input_ids, attention_mask = self._pad((inputs[0], source_lengths), most_source, self.tokenizer.pad_token_id)
-        return {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "labels": self._pad((targets[0], target_lengths), most_target, IGNORED_LABEL)[0],
-            "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), source_lengths), most_source, 0)[0],
-            "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), target_lengths), most_target, 0)[0],
-        }
+        labels, _ = self._pad((targets[0], target_lengths), most_target, IGNORED_LABEL)
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        if num_examples is not None:
+            numbers = 1 + run_positions(num_examples)  # (num_separate,)
+            source, target = (np.repeat(numbers, lengths) for _, lengths in (inputs, targets))
+            batch["encoder_segment_ids"], _ = self._pad((source, source_lengths), most_source, 0)
+            batch["decoder_segment_ids"], _ = self._pad((target, target_lengths), most_target, 0)
+        return batch
 
 
 @dataclass
