@@ -36,17 +36,29 @@ def mask_spans(
     num_spans: np.ndarray,
     special_ids: SpecialIds,
     random: ExampleRandom,
+    units: Ragged | None = None,
 ) -> tuple[Ragged, Ragged]:
     """
     T5 span corruption: in the input a sentinel replaces every masked span, the target lists sentinels and spans. The
     sentinels are used in their order. `num_noise` and `num_spans`, `(batch_size,)`, are masked tokens and spans, such
     as [`noise_counts`]. `ValueError` if an example has more spans than there are sentinels.
 
-    An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
-    the next document, its `</s>` stands behind the sentinel, or before it if the span is the last one. A single span
-    is the end of the text, as in prefix language modelling; then `</s>` stands in the target as in the text.
+    With `units`, tokens per unit and units per example, whole units are masked, see [`unit_spans`]: about `num_noise`
+    tokens in at most `num_spans` spans.
+
+    An example may hold several documents with `</s>` between them, which is not masked (not with `units`). If a masked
+    span reaches into the next document, its `</s>` stands behind the sentinel, or before it if the span is the last
+    one. A single span is the end of the text, as in prefix language modelling; then `</s>` stands in the target as in
+    the text.
     """
     _check_enough_sentinels(num_spans, special_ids)
+    if units is not None:
+        kept, noise, num_pieces = unit_spans(*units, num_noise, num_spans, random)
+        first_pieces = run_starts(num_pieces)  # (batch_size,)
+        num_spans = np.add.reduceat(noise > 0, first_pieces, dtype=np.int64)  # (batch_size,)
+        num_noise = np.add.reduceat(noise, first_pieces)  # (batch_size,)
+        last = np.cumsum(num_pieces) - 1, np.flatnonzero(noise)[np.cumsum(num_spans) - 1]  # (batch_size,) each
+        return _closed(token_ids, lengths, (kept, noise), (num_noise, num_spans), last, special_ids)
     # Before a single span there would be the `</s>` of all documents that it holds, and these would be one text.
     is_separator = token_ids == special_ids.eos  # (lengths.sum(),)
     if is_separator.any():
@@ -61,29 +73,6 @@ def mask_spans(
         kept, noise = random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
     last = np.cumsum(num_spans) - 1  # (batch_size,)
     return _closed(token_ids, lengths, (kept, noise), (num_noise, num_spans), (last, last), special_ids)
-
-
-def mask_units(
-    token_ids: np.ndarray,
-    lengths: np.ndarray,
-    units: Ragged,
-    num_noise: np.ndarray,
-    num_spans: np.ndarray,
-    special_ids: SpecialIds,
-    random: ExampleRandom,
-) -> tuple[Ragged, Ragged]:
-    """
-    [`mask_spans`] that masks whole units, see [`unit_spans`]: at most `num_spans` spans, and about `num_noise` tokens.
-    `units` are the tokens per unit, and the units per example.
-    """
-    _check_enough_sentinels(num_spans, special_ids)
-    kept, noise, num_pieces = unit_spans(*units, num_noise, num_spans, random)
-    first_pieces = run_starts(num_pieces)  # (batch_size,)
-    num_spans = np.add.reduceat(noise > 0, first_pieces, dtype=np.int64)  # (batch_size,)
-    num_noise = np.add.reduceat(noise, first_pieces)  # (batch_size,)
-    last_spans = np.flatnonzero(noise)[np.cumsum(num_spans) - 1]  # (batch_size,)
-    last = np.cumsum(num_pieces) - 1, last_spans
-    return _closed(token_ids, lengths, (kept, noise), (num_noise, num_spans), last, special_ids)
 
 
 def split_prefix(

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError, listed
 from ..ranges import LENGTH, LENGTHS, Range, check_ranges
-from .corruption import SpecialIds, corrupt_depth, mask_spans, mask_units, split_depth_prefix, split_prefix
+from .corruption import SpecialIds, corrupt_depth, mask_spans, split_depth_prefix, split_prefix
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, parse_denoisers
 from .metadata import METADATA_IDS, prepend_metadata
 from .noise import ExampleRandom, Ragged, example_keys, run_positions, run_starts
@@ -344,9 +344,7 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         if self.objective == "mixture_of_denoisers":
             return self._denoise(token_ids, lengths, random)
         units, counts = self._get_units(examples, lengths), noise_counts(lengths, *self._noise)
-        if units is not None:
-            return mask_units(token_ids, lengths, units, *counts, self._special_ids, random)
-        return mask_spans(token_ids, lengths, *counts, self._special_ids, random)
+        return mask_spans(token_ids, lengths, *counts, self._special_ids, random, units)
 
     def _denoise(self, token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom) -> tuple[Ragged, Ragged]:
         chosen, *counts = denoiser_counts(lengths, self.denoisers, random)

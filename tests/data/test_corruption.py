@@ -12,7 +12,6 @@ from hf_depth.data.corruption import (
     SpecialIds,
     corrupt_depth,
     mask_spans,
-    mask_units,
     split_depth_prefix,
     split_prefix,
 )
@@ -263,7 +262,7 @@ class UnitsTest(parameterized.TestCase):
         lengths, random = np.array(list(map(len, batch))), random_for(batch)
         ragged = np.concatenate(units), np.array(list(map(len, units)))
         counts = noise_counts(lengths, density, mean)
-        pairs = mask_units(np.concatenate(batch), lengths, ragged, *counts, SPECIAL, random)
+        pairs = mask_spans(np.concatenate(batch), lengths, *counts, SPECIAL, random, ragged)
         bounds = t5_input_and_target_lengths(lengths, density, mean, MAX_UNIT_LENGTH)
         for document, inputs, targets, *bound in zip(batch, *map(split, pairs), *bounds, strict=True):
             self.assertEqual(rebuilt_t5((inputs, targets)), document)
