@@ -54,9 +54,7 @@ class TaskConfig:
         return [task.full_name for task in self.tasks]
 
     def task(self, name: str | None = None) -> TaskSpec:
-        """
-        Return the task with a name such as `"glue/rte"` or, if it is unique, `"rte"`. A single task needs no name.
-        """
+        """Return the task with a name such as `"glue/rte"` or, if it is unique, `"rte"`. A single one needs none."""
         found = [task for task in self.tasks if name in (None, task.full_name, task.name)]
         if len(found) == 1:
             return found[0]
@@ -95,10 +93,8 @@ class TaskConfig:
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, **hub_arguments: Any) -> "TaskConfig":
         """
-        Read the `task_config.json` of a fine-tuned model, a folder or a name on the Hub.
-
-        `hub_arguments` are for `cached_file`, such as `revision`. Raises `ValueError` if the file is missing or cannot
-        be read, `OSError` if there is no such folder or repository, or no connection.
+        Read the `task_config.json` of a fine-tuned model, a folder or a name on the Hub. Raises `ValueError` if the
+        file is missing or cannot be read, `OSError` if there is no such folder or repository, or no connection.
         """
         config = find_task_config(name_or_path, **hub_arguments)
         if config is not None:

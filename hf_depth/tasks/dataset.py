@@ -29,12 +29,9 @@ class DataCollatorForTasks(DataCollatorForSeq2Seq):
     A [`DataCollatorForSeq2Seq`] for the columns of [`TaskPreprocessor`] and `index`, the place of an example in its
     data set. The arguments are those of that class, such as `tokenizer` and `pad_to_multiple_of`.
 
-    Returns:
-        `dict[str, torch.Tensor]`: int64 tensors. `input_ids` and `attention_mask` have the shape
-        `(batch_size, source_length)`, `labels` the shape `(batch_size, target_length)`, padded with -100.
-        `num_cut_tokens` and `index` have the shape `(batch_size,)`. A column that the examples lack is left out.
-
-    Raises `ValueError` if the examples have no `input_ids` because they are not prepared.
+    Returns int64 tensors. `input_ids` and `attention_mask` have the shape `(batch_size, source_length)`, `labels` the
+    shape `(batch_size, target_length)`, padded with -100. `num_cut_tokens` and `index` have the shape `(batch_size,)`.
+    A column that the examples lack is left out. Raises `ValueError` if they are not prepared.
 
     >>> from hf_depth import DataCollatorForTasks, train_tokenizer
     >>> tokenizer = train_tokenizer(["It rains."], vocab_size=200, allow_fewer=True)
@@ -61,9 +58,8 @@ def _as_list(value: Any) -> Any:
 @dataclass
 class TaskDataset(torch.utils.data.Dataset):
     """
-    One split of a task to evaluate on. An item is a prepared example and its `index` in `rows`.
-
-    An unlabeled example has the target -100. If no example is labeled, the items have no `labels`.
+    One split of a task to evaluate on. An item is a prepared example and its `index` in `rows`. An unlabeled example
+    has the target -100. If no example is labeled, the items have no `labels`.
 
     Args:
         spec, split: the task, and the name of its split.
@@ -113,9 +109,8 @@ class TaskDataset(torch.utils.data.Dataset):
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:
     """
-    Name data sets as [`TaskTrainer`] takes them: by split, by task, or by both, such as `mnli_validation_matched`.
-
-    A single data set is returned as it is.
+    Name data sets as [`TaskTrainer`] takes them: by split, by task, or by both, such as `mnli_validation_matched`. A
+    single data set is returned as it is.
     """
     if len(datasets) == 1:
         return datasets[0]

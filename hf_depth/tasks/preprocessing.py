@@ -31,11 +31,9 @@ class TaskPreprocessor:
     the example has a column `instance` and its text ends with it, this end is cut last, from its beginning.
 
     Args:
-        tokenizer: any T5 tokenizer.
-        spec: the task.
+        tokenizer, spec: any T5 tokenizer, and the task.
         sentence_tokens: whether the model reads sentence tokens. By default, `True` if the tokenizer has them.
-        max_source_length, max_target_length:
-            The maximum number of tokens, special tokens included. By default, the values of the task.
+        max_source_length, max_target_length: in tokens, special ones included. By default, the values of the task.
         sentence_language: see [`get_sentence_splitter`].
         seed: chooses one of several references as the target.
 
@@ -204,9 +202,8 @@ def prepare_task(
 
 def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count the `examples` of [`prepare_task`], their input `tokens` and the `unknown_tokens` among them. Also count the
-    examples that were too long (`cut_examples`), tokens cut off (`tokens_cut`), and target tokens among these
-    (`target_tokens_cut`).
+    Count the examples of [`prepare_task`], their input tokens and the unknown ones among them. Also count the examples
+    that were too long, tokens cut off, and target tokens among these.
     """
     table = rows.with_format("arrow")[:]
     counts = {

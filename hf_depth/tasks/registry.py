@@ -1,7 +1,5 @@
 """
-The registry of tasks.
-
-`DATASET_VALS` maps the names of benchmarks and tasks to tasks. A task is a [`TaskSpec`] or a dictionary of its fields.
+The registry: `DATASET_VALS` maps the names of benchmarks and tasks to tasks, each a [`TaskSpec`] or its fields.
 [`get_task`] finds a task, [`register_task`] adds one, [`load_task_file`] adds the tasks of a YAML file.
 
 >>> from hf_depth import DATASET_VALS
@@ -65,11 +63,7 @@ def task_names(benchmark: str) -> list[str]:
 
 
 def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, name: str | None = None) -> TaskSpec:
-    """
-    Return an entry of `DATASET_VALS`, a task or a dictionary of its fields, as a [`TaskSpec`].
-
-    `benchmark` and `name` are used if the dictionary has none. Raises `ValueError` if a field is unknown or wrong.
-    """
+    """Return an entry of `DATASET_VALS` as a [`TaskSpec`]. A dictionary may lack `benchmark` and `name`."""
     if isinstance(entry, TaskSpec):
         return entry
     given = {"benchmark": benchmark, "name": name}
@@ -130,10 +124,8 @@ def training_tasks(tasks: Iterable[TaskSpec]) -> list[TaskSpec]:
 
 def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
     """
-    Add the tasks of a YAML file to `DATASET_VALS`.
-
-    The file holds one task, a list of tasks, or `benchmark: {task: {…}}`. A task without `benchmark` belongs to
-    `"custom"`. Raises `ValueError` if the file is not YAML (names the line) or a field is wrong.
+    Add the tasks of a YAML file to `DATASET_VALS`: one task, a list of tasks, or `benchmark: {task: {…}}`. A task
+    without `benchmark` belongs to `"custom"`.
     """
     try:
         content = load_yaml(Path(path).read_bytes(), str(path))

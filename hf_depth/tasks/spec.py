@@ -196,14 +196,12 @@ class TaskSpec:
 
     def read_label(self, label: Any) -> int | float | list[str]:
         """
-        Return what a label in the data stands for: a class, a number, or the references of a free-form task.
+        Return what a label in the data stands for: a class, a number, or the references of a free-form task. For an
+        unlabeled example (`-1`, `None` or an empty text) it is -1, -1.0 or `[]`.
 
         A class may be given by its number, its text, or its number as text. A truth value is the class "True" or
         "true" and so on. If the texts of the classes are numbers, a number is such a text. So a label must be read
         only once: if the classes are called "1" to "5", the class 1 is not the text "1".
-
-        For an unlabeled example (`-1`, `None` or an empty text) it is -1, -1.0 or `[]`. Raises `ValueError` if there
-        is no such label.
         """
         if self.labels is None:
             return self._references(label)

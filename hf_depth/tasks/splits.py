@@ -217,9 +217,8 @@ class TaskSplits:
         overwrite_cache: bool = False,
     ) -> "TaskSplits":
         """
-        Turn all examples into token ids, see [`TaskPreprocessor`]. Cached results are used again.
-
-        `statistics` and the log tell how many examples were too long and how many tokens are unknown. Returns itself.
+        Turn all examples into token ids, see [`TaskPreprocessor`]. Cached results are used again. `statistics` and the
+        log tell how many examples were too long and how many tokens are unknown. Returns itself.
         """
         self._tokenizer, self.statistics = tokenizer, {}
         for part in self.parts:
@@ -250,9 +249,8 @@ class TaskSplits:
         self, mixing_maximum: int = 65_536, mixing_temperature: float = 1.0, seed: int | None = None
     ) -> Dataset:
         """
-        Return the prepared training examples. Several tasks are mixed at random, see [`mixing_rates`].
-
-        A mixture ends when every example has occurred at least once. Smaller tasks are repeated.
+        Return the prepared training examples. Several tasks are mixed at random, see [`mixing_rates`], until every
+        example has occurred at least once. Smaller tasks are repeated.
         """
         self._check_prepared()
         parts = [part.prepared[part.spec.train_split] for part in self.parts if part.spec.train_split in part.prepared]
@@ -399,11 +397,8 @@ def _report(name: str, statistics: Mapping[str, int]) -> None:
 
 def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float = 1.0) -> list[float]:
     """
-    Return the probability of drawing each task: in proportion to `min(size, maximum) ** (1 / temperature)`.
-
-    A task larger than `maximum` counts as one of that size, and a temperature above 1 draws tasks more evenly.
-
-    Source: Raffel et al. (2020), section 3.5.2.
+    Return the probability of drawing each task: in proportion to `min(size, maximum) ** (1 / temperature)`. So a
+    temperature above 1 draws tasks more evenly. Source: Raffel et al. (2020), section 3.5.2.
 
     >>> mixing_rates([10, 20, 1000], maximum=30)
     [0.16666666666666666, 0.3333333333333333, 0.5]

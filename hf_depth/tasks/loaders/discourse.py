@@ -81,7 +81,7 @@ Example = tuple[list[str], int]  # sentences and their label
 
 def sentence_position(window: Sentences, *_: Any) -> list[Example]:
     """
-    Return one example for each sentence, moved to the front. The label is the place that it came from.
+    Return an example for each sentence, moved to the front. The label is the place that it came from.
 
     >>> sentence_position(["a", "b", "c"])
     [(['a', 'b', 'c'], 0), (['b', 'a', 'c'], 1), (['c', 'a', 'b'], 2)]
@@ -99,7 +99,6 @@ def discourse_coherence(
 ) -> list[Example]:
     """
     Return the sentences as they are (label 1), and with an inner one replaced by that of another document (label 0).
-
     `windows` are those of each document, and `index` is the document of `window`. All others are equally likely.
     """
     if len(windows) == 1:
@@ -227,9 +226,8 @@ def _windows(sentences: Sentences, num_sentences: int, shared: set[str]) -> list
 
 def is_sentence(text: str) -> bool:
     """
-    Return whether a text looks like a sentence of prose, in any script.
-
-    It ends like a sentence, consists mostly of letters, and is neither very short nor very long.
+    Return whether a text looks like a sentence of prose, in any script: it ends like one, consists mostly of letters,
+    and is neither very short nor very long.
 
     >>> is_sentence("It is never empty."), is_sentence("3.2. Data model"), is_sentence("x[i] = f(*y) + 1.")
     (True, False, False)
@@ -264,9 +262,8 @@ def load_passages(
     spec: TaskSpec, files: TaskFiles, options: PythonModulesOptions, *, split_seed: int = 42, **_: Any
 ) -> dict[str, Dataset]:
     """
-    Return passages of the default corpus, labeled by their `source`; if a file is named, it is read as a table.
-
-    No document and no passage is in two splits, but a module may be.
+    Return passages of the default corpus, labeled by their `source`; if a file is named, it is read as a table. No
+    document and no passage is in two splits, but a module may be.
     """
     if files.names:
         return read_splits(spec, split_files(spec, files), files.cache_dir)
