@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
+from types import SimpleNamespace
 from typing import Any
 
 from .errors import UserError
@@ -37,6 +38,11 @@ LENGTH = Range(least=1, most=2**17)  # of what a model reads or writes at once: 
 SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
 SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
 LENGTHS = ("max_source_length", "max_target_length", "packed_source_length", "packed_target_length")
+
+
+def check_at_least_one(**numbers: float | None) -> None:
+    """Raise `UserError` for a number below 1; `None` passes."""
+    check_ranges(SimpleNamespace(**numbers), dict.fromkeys(numbers, AT_LEAST_ONE))
 
 
 def check_ranges(arguments: Any, ranges: Mapping[str, Range], prefix: str = "") -> None:

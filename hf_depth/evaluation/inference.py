@@ -11,14 +11,7 @@ from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBa
 from ..data.tokenization import TextEncoder, eosen_token_id, layout_document, sentence_token_ids
 from ..errors import UserError
 from ..models.stock import check_length, number_of_places
-from ..ranges import AT_LEAST_ONE
-
-
-def check_at_least_one(**numbers: int | None) -> None:
-    """Raise `UserError` for a number below 1; `None` passes."""
-    for name, number in numbers.items():
-        if number is not None and number not in AT_LEAST_ONE:
-            raise UserError(f"`{name}` must be {AT_LEAST_ONE}, got {number!r}.")
+from ..ranges import check_at_least_one
 
 
 def check_has_order(name: str, values: Any) -> None:

@@ -25,8 +25,8 @@ from ..data.tokenization import check_sentence_tokens, sentence_token_ids, senti
 from ..errors import UserError
 from ..models.configuration_depth import DepthConfig
 from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
+from ..ranges import check_at_least_one
 from .inference import (
-    check_at_least_one,
     check_has_order,
     encode_documents,
     evaluating,

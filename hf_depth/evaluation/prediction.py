@@ -13,12 +13,13 @@ from ..data.tokenization import check_sentence_tokens, load_tokenizer
 from ..errors import UserError, listed
 from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
+from ..ranges import check_at_least_one
 from ..tasks.config import TaskConfig, find_task_config
 from ..tasks.loading import NewExamples, read_new_examples
 from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
 from ..tasks.spec import TaskSpec, check_prediction_mode
-from .inference import FiniteLogits, check_at_least_one, in_batches, padded
+from .inference import FiniteLogits, in_batches, padded
 from .label_scoring import check_finite_scores, score_labels
 
 logger = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.sentences import get_sentence_splitter
 from ..data.tokenization import SENTENCE_TOKENS, TextEncoder, eosen_token_id, layout_document, sentence_token_ids
 from ..errors import UserError
+from ..ranges import Range, check_ranges
 from .reading import INSTANCE_COLUMN, ROWS_VERSION, check_class_order
 from .spec import TaskSpec
 
@@ -70,9 +71,8 @@ class TaskPreprocessor:
             self.sentence_tokens = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
         # Each text needs a sentence of one token and two special tokens. Two more tokens close the input.
         shortest = 3 * len(self.spec.text_column_name) + 2 if self.sentence_tokens else 0
-        for name, least in (("max_source_length", max(8, shortest)), ("max_target_length", 2)):
-            if getattr(self, name) < least:
-                raise UserError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+        ranges = {"max_source_length": Range(least=max(8, shortest)), "max_target_length": Range(least=2)}
+        check_ranges(self, ranges)
         _check_labels(self.spec, tokenizer, self.max_target_length)
         self.encoder = TextEncoder(tokenizer)
         self.eos_token_id = tokenizer.eos_token_id

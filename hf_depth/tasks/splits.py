@@ -15,6 +15,7 @@ from ..credentials import is_hub_name, told_name
 from ..data.base_objective import without_waiting
 from ..data.default_corpus import PYTHON_TEXT
 from ..errors import UserError, listed, suggestion
+from ..ranges import check_at_least_one
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
 from .loading import build_options, check_own_files, get_loader, load_task
@@ -340,8 +341,7 @@ class _Purpose:
     seed: int
 
     def __post_init__(self):
-        if self.limit is not None and self.limit < 1:
-            raise UserError(f"`max_{self.name}_samples` must be at least 1, got {self.limit}.")
+        check_at_least_one(**{f"max_{self.name}_samples": self.limit})
 
     def splits_of(self, task: TaskSpec) -> list[str]:
         """Return the splits of a task that are loaded for this."""
@@ -403,8 +403,6 @@ def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float
     >>> mixing_rates([10, 20, 1000], maximum=30)
     [0.16666666666666666, 0.3333333333333333, 0.5]
     """
-    for name, value, least in (("mixing_maximum", maximum, 1), ("mixing_temperature", temperature, 1.0)):
-        if value < least:
-            raise UserError(f"`{name}` must be at least {least}, got {value}.")
+    check_at_least_one(mixing_maximum=maximum, mixing_temperature=temperature)
     weights = [min(size, maximum) ** (1 / temperature) for size in sizes]
     return [weight / sum(weights) for weight in weights]
