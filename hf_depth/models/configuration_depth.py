@@ -23,8 +23,7 @@ class DepthFields:
 
     Args:
         first_sentence_token_id (`int`, *optional*, defaults to 32100):
-            Id of `<sent_0>`; the other sentence tokens follow. By default they come right after the vocabulary of T5,
-            where they fit the 32,128 rows of every T5 embedding.
+            Id of `<sent_0>`; the others follow. These come after T5's vocabulary, and fit the 32,128 rows of every T5.
         num_sentence_tokens (`int`, *optional*, defaults to 20): as in the paper.
         eosen_token_id (`int`, *optional*, defaults to 32120):
             Id of `<eosen>`, which closes a sentence. For attention it is an ordinary token.

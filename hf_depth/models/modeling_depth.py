@@ -179,8 +179,8 @@ def _num_keys(cache: Cache, num_queries: int, config: PreTrainedConfig) -> int:
 @dataclass
 class DepthEncoderOutput(BaseModelOutput):
     """
-    A [`BaseModelOutput`] that says which encoder tokens are sentence tokens: `True` in `sentence_mask`, of shape
-    `(batch_size, source_length)`. Cross-attention needs it, and `generate()` does not pass the input on.
+    A [`BaseModelOutput`] with a `sentence_mask` (B, S): `True` where the input is a sentence token. Cross-attention
+    needs it, and `generate()` does not pass the input on.
     """
 
     sentence_mask: torch.BoolTensor | None = None
@@ -240,10 +240,7 @@ def _keep_sentences(encoder, args, kwargs, output) -> Any:
 
 
 def _add_sentences(encoder: PreTrainedModel, config: PreTrainedConfig) -> None:
-    """
-    Let an encoder make its mask from its ids. Hooks do so, since `generate()` calls the encoder by itself. They hold
-    the configuration only: a hook that held the model would keep it in memory.
-    """
+    """Let an encoder make its mask from its ids. By hooks, as `generate()` calls it; they do not hold the model."""
     encoder.register_forward_pre_hook(partial(_mask_encoder, config), with_kwargs=True)
     encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
 
