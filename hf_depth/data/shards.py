@@ -45,6 +45,7 @@ from .mixture import (
     summed_statistics,
 )
 from .preprocessing import Preprocessor, dataset_statistics, no_examples
+from .streams import JOINED_DOCUMENTS_AT_ONCE
 from .tokenization import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -54,13 +55,11 @@ TOKENIZER_FOLDER = "tokenizer"
 COUNTS_FILE = "counts.json"  # of a shard: what it holds, and a hash of what it was made of
 SOURCE = "text"  # the name of the source of documents without a mixture
 SHARD_SIZE = 16_000_000  # bytes of text
-BATCH_SIZE = 1000  # documents that are prepared, and joined or packed, together: as by `datasets.map`
 
 # Settings of objectives that only collators use. The preparation does not depend on them.
 DRAWN_SETTINGS = frozenset(("sentence_shuffling_probability", "metadata_probability"))
 # Counts in addition to those of `dataset_statistics`. Dropped are documents that begin in no example.
 DOCUMENT_COUNTS = ("documents", "documents_dropped")
-DAMAGE = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)  # what reading a damaged shard raises
 
 
 @dataclass
@@ -143,7 +142,7 @@ class ShardFolder:
                 name = f"{split}/{source}/{number:05}"
                 try:
                     parts.append(_read_shard(self.folder / name)[0])
-                except DAMAGE as error:
+                except Exception as error:  # of many kinds
                     reason = " ".join(str(error).split()).rstrip(".")
                     raise UserError(
                         f"`tokenized_dataset_dir` {self.folder}: the shard {name} is damaged: {reason}. Prepare again "
@@ -200,7 +199,7 @@ def _of_examples(counts: Statistics) -> Statistics:
 
 
 def _read_shard(folder: Path) -> tuple[Dataset, dict[str, Any]]:
-    """The examples of a shard, and its counts; raises one of `DAMAGE`."""
+    """The examples of a shard, and its counts; raises exceptions of many kinds if it is damaged."""
     counts = json.loads((folder / COUNTS_FILE).read_text(encoding="utf-8"))
     examples = Dataset.load_from_disk(folder)
     if len(examples) != counts.get("rows", counts["examples"]):
@@ -364,7 +363,7 @@ class _ShardWriter:
         table = self.documents.data
         self.rows = max(1, round(plan["shard_size"] * len(table) / max(table.nbytes, 1)))  # documents of a shard
         if preprocessor.joins_documents:  # documents that are joined are in one shard
-            self.rows = math.ceil(self.rows / BATCH_SIZE) * BATCH_SIZE
+            self.rows = math.ceil(self.rows / JOINED_DOCUMENTS_AT_ONCE) * JOINED_DOCUMENTS_AT_ONCE
 
     def write_all(self, num_proc: int | None) -> dict[str, list]:
         """The numbers, hashes and counts of all shards, which so many processes write where they lack."""
@@ -380,7 +379,7 @@ class _ShardWriter:
         )
         for path in self.folder.iterdir():
             if not path.name.isdecimal() or int(path.name) >= len(numbers):  # of a killed process, of a longer text
-                shutil.rmtree(path)
+                shutil.rmtree(path, ignore_errors=True)
         if not any(written["examples"]):
             raise no_examples(f"the documents of {place}", self.preprocessor)
         return written.to_dict()
@@ -391,7 +390,7 @@ class _ShardWriter:
         folder = self.folder / f"{row['number']:05}"
         documents = self.documents[row["number"] * self.rows : (row["number"] + 1) * self.rows]
         digest = _digest([self.plan, documents])
-        with contextlib.suppress(*DAMAGE):
+        with contextlib.suppress(Exception):  # a damaged shard is written anew
             _, counts = _read_shard(folder)
             if counts["digest"] == digest:
                 return counts
@@ -399,8 +398,8 @@ class _ShardWriter:
 
     def _write(self, folder: Path, documents: dict[str, list], digest: str) -> dict[str, Any]:
         number, schema, tables = len(documents[self.preprocessor.text_column]), self.preprocessor.features, []
-        for start in range(0, number, BATCH_SIZE):
-            batch = {name: values[start : start + BATCH_SIZE] for name, values in documents.items()}
+        for start in range(0, number, JOINED_DOCUMENTS_AT_ONCE):
+            batch = {name: values[start : start + JOINED_DOCUMENTS_AT_ONCE] for name, values in documents.items()}
             tables.append(pa.Table.from_pydict(self.preprocessor(batch), schema=schema.arrow_schema))
         table = pa.concat_tables(tables).cast(self.features.arrow_schema)
         examples = Dataset(table, fingerprint=digest)

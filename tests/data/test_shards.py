@@ -113,6 +113,7 @@ class ResumedPreparationTest(ShardsTestCase):
     @parameterized.parameters(
         lambda shard: shutil.rmtree(shard),
         lambda shard: (shard / "dataset_info.json").write_text("{"),
+        lambda shard: (shard / "dataset_info.json").write_text("[]"),
         lambda shard: (shard / "state.json").write_text("{}"),
         lambda shard: (shard / "counts.json").unlink(),
         lambda shard: arrow_file(shard).write_bytes(arrow_file(shard).read_bytes()[:-200]),
