@@ -5,10 +5,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from inspect import get_annotations
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
@@ -26,7 +29,9 @@ from .mixture import (
     join_sources,
     naming_source,
 )
+from .noise_lengths import MAX_UNIT_LENGTH
 from .packing import LengthBounds, PackedPreprocessor
+from .pmi import UnitFinder, read_pmi_vocabulary
 from .preprocessing import (
     DepthPreprocessor,
     SpanCorruptionPreprocessor,
@@ -177,12 +182,28 @@ class Objective(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings by their names, without the tokenizer, and without those of metadata and packing if unused."""
-        left_out = {"tokenizer"}
+        """
+        The settings by their names, without the tokenizer, without the folder of a vocabulary of collocations, and
+        without those of metadata, packing and collocations if unused.
+        """
+        left_out = {"tokenizer", "pmi_vocab_file"}
         left_out |= set() if self.metadata_columns else set(METADATA_SETTINGS)
         left_out |= set() if self.packing else set(PACKING_SETTINGS)
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in left_out}
-        return {"objective": self.name} | values
+        vocabulary = {"pmi_vocab_file": Path(self.pmi_vocab_file).name} if self.pmi_vocab_file is not None else {}
+        return {"objective": self.name} | values | vocabulary
+
+    @cached_property
+    def units(self) -> UnitFinder | None:
+        """What finds the collocations in token ids that are masked as a whole."""
+        file = self.pmi_vocab_file
+        return None if file is None else UnitFinder(self.tokenizer, read_pmi_vocabulary(file))
+
+    @property
+    def _noise(self) -> dict[str, float]:
+        """What lengths after corruption depend on, by the names of `noise_lengths`."""
+        noise = {"noise_density": self.mlm_probability, "mean_noise_span_length": self.mean_noise_span_length}
+        return noise | {"max_unit_length": 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH}
 
     @abstractmethod
     def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor | DepthPreprocessor:
@@ -352,6 +373,16 @@ class Objective(ABC):
 
     def _reported(self, examples: Dataset, split: str) -> Statistics:
         """The statistics of prepared examples, which are in numpy format; they are logged and checked."""
+        if self.units is not None:
+            texts = examples.select_columns("input_ids")[:CHECKED_EXAMPLES]["input_ids"]
+            share, num_words = self.units.collocation_share(np.concatenate(texts), np.array(list(map(len, texts))))
+            logger.info(f"{split}: {share:.1%} of {num_words:,} words (and punctuation marks) stand in collocations")
+            if share < 0.01 and num_words >= 1000:
+                logger.warning(
+                    f"Hardly any word of the {split} data ({share:.2%}) stands in a collocation of `pmi_vocab_file` "
+                    f"{self.pmi_vocab_file}, so words are masked one by one. Is it of the same language? Make "
+                    "one of this text by `examples/build_pmi_vocabulary.py`."
+                )
         statistics = dataset_statistics(examples, self.tokenizer.unk_token_id)
         self.report(statistics, split)
         return statistics

@@ -9,20 +9,15 @@ it stands in `OBJECTIVES`, the flags of the pre-training script reach it by the 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import numpy as np
-from datasets import Dataset
-
 from ..errors import UserError
-from .base_objective import CHECKED_EXAMPLES, Objective
+from .base_objective import Objective
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_input_and_target_lengths, most_spans, parse_denoisers
 from .mixture import Statistics
 from .noise_lengths import (
-    MAX_UNIT_LENGTH,
     check_enough_sentinels,
     depth_input_and_target_lengths,
     largest_raw_length,
@@ -31,47 +26,10 @@ from .noise_lengths import (
     t5_input_and_target_lengths,
 )
 from .packing import LengthBounds
-from .pmi import UnitFinder, read_pmi_vocabulary
 from .preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor
 from .tokenization import sentence_token_ids, sentinel_token_ids
 
 logger = logging.getLogger(__name__)
-
-
-class _PMIMasking:
-    """What the objectives share that mask spans: the vocabulary of collocations that are masked as a whole."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings by their names, without the tokenizer and without the folder of a vocabulary."""
-        settings = super().settings
-        file = settings.pop("pmi_vocab_file")
-        return settings if file is None else settings | {"pmi_vocab_file": Path(file).name}
-
-    @cached_property
-    def units(self) -> UnitFinder | None:
-        """What finds the collocations in token ids."""
-        file = self.pmi_vocab_file
-        return None if file is None else UnitFinder(self.tokenizer, read_pmi_vocabulary(file))
-
-    @property
-    def _noise(self) -> dict[str, float]:
-        """What lengths after corruption depend on, by the names of `noise_lengths`."""
-        noise = {"noise_density": self.mlm_probability, "mean_noise_span_length": self.mean_noise_span_length}
-        return noise | {"max_unit_length": 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH}
-
-    def _reported(self, examples: Dataset, split: str) -> Statistics:
-        if self.units is not None:
-            texts = examples.select_columns("input_ids")[:CHECKED_EXAMPLES]["input_ids"]
-            share, num_words = self.units.collocation_share(np.concatenate(texts), np.array(list(map(len, texts))))
-            logger.info(f"{split}: {share:.1%} of {num_words:,} words (and punctuation marks) stand in collocations")
-            if share < 0.01 and num_words >= 1000:
-                logger.warning(
-                    f"Hardly any word of the {split} data ({share:.2%}) stands in a collocation of `pmi_vocab_file` "
-                    f"{self.pmi_vocab_file}, so words are masked one by one. Is it of the same language? Make "
-                    "one of this text by `examples/build_pmi_vocabulary.py`."
-                )
-        return super()._reported(examples, split)
 
 
 @dataclass
@@ -80,7 +38,6 @@ class _T5Objective(Objective):
 
     model_type = "t5"
     collator_class = DataCollatorForT5SpanCorruption
-    units = None
 
     pack_examples: bool = field(default=False, kw_only=True)
 
@@ -107,7 +64,6 @@ class _DepthObjective(Objective):
 
     model_type = "depth"
     collator_class = DataCollatorForDepth
-    units = None
 
     sentence_shuffling_probability: float = 0.5
     max_sentences: int | None = None
@@ -161,7 +117,7 @@ class _DepthObjective(Objective):
 
 
 @dataclass
-class DepthObjective(_PMIMasking, _DepthObjective):
+class DepthObjective(_DepthObjective):
     """
     DEPTH's objective (arXiv 2405.07788): span corruption and sentence un-shuffling.
 
@@ -227,7 +183,7 @@ class DepthPrefixLMObjective(_DepthObjective):
 
 
 @dataclass
-class SpanCorruptionObjective(_PMIMasking, _T5Objective):
+class SpanCorruptionObjective(_T5Objective):
     """
     T5's span corruption (Raffel et al. 2020, section 3.1.4), the baseline of [`DepthObjective`].
 
