@@ -183,8 +183,8 @@ class Objective(ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """
-        The settings by their names, without the tokenizer, without the folder of a vocabulary of collocations, and
-        without those of metadata, packing and collocations if unused.
+        The settings by their names, without the tokenizer and the folder of a vocabulary of collocations. Unused ones
+        of metadata, packing and collocations are left out.
         """
         left_out = {"tokenizer", "pmi_vocab_file"}
         left_out |= set() if self.metadata_columns else set(METADATA_SETTINGS)

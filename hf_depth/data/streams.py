@@ -51,9 +51,9 @@ class TrainingStream(torch.utils.data.IterableDataset):
     The base class of the endless streams to train on: [`ExampleStream`] of documents, [`MixtureStream`] of several
     streams. Any data loader divides one among its workers, and [`DepthTrainer`] also among processes.
 
-    A subclass has `consumer_examples(consumer, num_consumers)`, the endless examples of one consumer, whose number is
-    the only item of `consumer`; `one_pass()`, the examples of the first pass, not shuffled; and `versions`, those of
-    what makes examples from documents.
+    A subclass has three members. `consumer_examples(consumer, num_consumers)` gives the endless examples of one
+    consumer, whose number is the only item of `consumer`. `one_pass()` gives those of the first pass, not shuffled.
+    `versions` are those of what makes examples from documents.
     """
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
