@@ -321,6 +321,7 @@ def hold_out(
     The choice does not depend on the other documents, files, order or streaming. Equal texts are in the same split,
     and a smaller first split is part of a larger one.
 
+    >>> from datasets import Dataset
     >>> documents = Dataset.from_dict({"text": [f"Document {i}." for i in range(10)]})
     >>> splits = hold_out(documents, {"test": 5, "validation": 20})
     >>> {name: len(split) for name, split in splits.items()}
