@@ -71,7 +71,7 @@ def sentence_to_sentence_groups(
     queries: torch.BoolTensor, keys: torch.BoolTensor, segments: Pair | None = None
 ) -> Pair:
     """
-    Groups of decoder self- and cross-attention, from the sentence masks of queries and keys: a sentence token attends
+    Groups of decoder self- and cross-attention, from the sentence masks of queries and keys. A sentence token attends
     to sentence tokens, any other token to all. If the keys have no sentence token, it attends to all of them. In a
     packed row (`segments`), this holds in each example.
     """
@@ -345,10 +345,9 @@ class DepthMixin:
             self._check_first_batch(sentence_mask)
         so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
         tokens = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
-        decoder, length, segments = self.get_decoder(), tokens.shape[1], None
-        if encoder_segment_ids is not None:
-            segments = (decoder_segment_ids, encoder_segment_ids)
-        groups, num_sources = None, encoder_outputs[0].shape[1]
+        decoder, length, num_sources = self.get_decoder(), tokens.shape[1], encoder_outputs[0].shape[1]
+        segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
+        groups = None
         if getattr(self.config, "hierarchical_cross_mask", False):
             is_new = so_far[:, -length:]
             if decoder_input_ids is not None:  # `so_far` may have room for more
