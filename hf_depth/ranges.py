@@ -34,6 +34,8 @@ NOT_NEGATIVE = Range(least=0)
 AT_LEAST_ONE = Range(least=1)
 WORKERS = Range(least=0, most=1024)  # a higher number is a typing error and would fill the memory
 LENGTH = Range(least=1, most=2**17)  # of what a model reads or writes at once: tables of noise grow with it
+# Beyond these shares, hardly any token would be masked, or hardly any left to go by.
+NOISE = {"mlm_probability": Range(least=0.001, most=0.999), "mean_noise_span_length": AT_LEAST_ONE}
 # Fields of a configuration that only a model from scratch takes.
 SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
 SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")

@@ -20,8 +20,7 @@ RANGES = {
     **data_args.RANGES,
     **training_args.RANGES,
 }
-OTHERS = {"mlm_probability", "mean_noise_span_length"}  # by `check_noise`
-OTHERS |= {name for loader in LOADERS.values() for name in loader.option_names}  # by the loader
+OTHERS = {name for loader in LOADERS.values() for name in loader.option_names}  # by the loader
 CHECKED_BY_TRANSFORMERS = {item.name for item in fields(Seq2SeqTrainingArguments)}  # or by torch, which say it well
 UNLIMITED = ("max_steps", "local_rank")  # -1 stands for "not given"
 CHECKED_LATER = ("mixture_temperature",)  # by `Mixing`, when a mixture is loaded

@@ -12,7 +12,7 @@ from transformers.hf_argparser import HfArg
 
 from ..credentials import told_name
 from ..errors import UserError, listed, suggestion
-from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOT_NEGATIVE, WORKERS, Range, check_ranges
+from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOISE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
     from ..data.base_objective import Documents, Objective
@@ -30,6 +30,7 @@ RANGES = {
     **dict.fromkeys(("max_metadata_length", "min_sentences"), AT_LEAST_ONE),
     **dict.fromkeys(("sentence_shuffling_probability", "metadata_probability"), Range(least=0, most=1)),
     **dict.fromkeys(LENGTHS, LENGTH),
+    **NOISE,
     "split_seed": NOT_NEGATIVE,
     "preprocessing_num_workers": WORKERS,
     "mixture_temperature": Range(above=0),
@@ -315,8 +316,7 @@ class ObjectiveArguments:
 
     def __post_init__(self):
         from ..data.denoisers import parse_denoisers
-        from ..data.noise_lengths import check_noise
-        from ..data.objectives import OBJECTIVES, DepthObjective
+        from ..data.objectives import OBJECTIVES
         from ..data.sentences import get_sentence_splitter
 
         check_ranges(self, RANGES)
@@ -326,8 +326,6 @@ class ObjectiveArguments:
             raise UserError(f"`--objective` must be one of {listed(names)}, got {self.objective!r}.{near}")
         if self.sentence_language is not None:
             get_sentence_splitter(self.sentence_language)  # raises if there are no rules for it
-        noise = {name: getattr(DepthObjective, name) for name in ("mlm_probability", "mean_noise_span_length")}
-        check_noise(**self._completed(noise))
         if self.denoisers is not None:
             self.denoisers = parse_denoisers(self.denoisers)
 

@@ -16,17 +16,19 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError, listed
-from ..ranges import LENGTH, LENGTHS, Range, check_ranges
+from ..ranges import LENGTH, LENGTHS, NOISE, Range, check_ranges
 from .corruption import SpecialIds, corrupt_depth, mask_spans, split_depth_prefix, split_prefix
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, parse_denoisers
 from .metadata import METADATA_IDS, prepend_metadata
 from .noise import ExampleRandom, Ragged, example_keys, run_positions, run_starts
-from .noise_lengths import check_noise, noise_counts
+from .noise_lengths import noise_counts
 from .packing import examples_per_row, lengths_per_example
 from .tokenization import eosen_token_id, mode_token_id, sentence_token_ids, sentinel_token_ids
 
-_RANGES = dict.fromkeys((*LENGTHS, "pad_to_multiple_of"), LENGTH) | dict.fromkeys(
-    ("metadata_probability", "sentence_shuffling_probability"), Range(least=0, most=1)
+_RANGES = (
+    NOISE
+    | dict.fromkeys((*LENGTHS, "pad_to_multiple_of"), LENGTH)
+    | dict.fromkeys(("metadata_probability", "sentence_shuffling_probability"), Range(least=0, most=1))
 )
 IGNORED_LABEL = -100  # by the loss, as in PyTorch
 
@@ -94,7 +96,6 @@ class _CorruptionCollator:
                 raise UserError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
         if self.objective not in self.objectives:
             raise UserError(f"`objective` must be one of {listed(self.objectives)}, got {self.objective!r}.")
-        check_noise(self.mlm_probability, self.mean_noise_span_length)
         check_ranges(self, _RANGES)
         if self.padding not in (True, "longest", "max_length"):
             raise UserError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
@@ -275,7 +276,7 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with `<extra_id_0>`, `<extra_id_1>`, …
-        mlm_probability (`float`, defaults to 0.15): share of the tokens to mask, see [`check_noise`].
+        mlm_probability (`float`, defaults to 0.15): share of the tokens to mask, from 0.001 to 0.999.
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens, at least 1.
         max_source_length, max_target_length (`int`, *optional*): an example that takes more tokens is an error.
         padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest example of the batch,
@@ -369,7 +370,7 @@ class DataCollatorForDepth(_CorruptionCollator):
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with sentence tokens, see [`add_sentence_tokens`].
-        mlm_probability (`float`, defaults to 0.3): share of the tokens to mask, see [`check_noise`].
+        mlm_probability (`float`, defaults to 0.3): share of the tokens to mask, from 0.001 to 0.999.
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens. None leaves its
             sentence.
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples to shuffle.

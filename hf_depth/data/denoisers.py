@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..ranges import Range, check_ranges
+from ..ranges import NOISE, Range, check_ranges
 from ..yaml_files import load_yaml
 from .noise import Draw, ExampleRandom
-from .noise_lengths import MAX_NOISE_DENSITY, MIN_NOISE_DENSITY, Count, noise_counts, t5_input_and_target_lengths
+from .noise_lengths import Count, noise_counts, t5_input_and_target_lengths
 
 MAX_MEAN_LENGTH = 10_000  # of masked spans: a longer one is a single span, which has no mean length
 
 _RANGES = {
-    "density": Range(least=MIN_NOISE_DENSITY, most=MAX_NOISE_DENSITY),
+    "density": NOISE["mlm_probability"],
     "mean_length": Range(least=1, most=MAX_MEAN_LENGTH),
     "weight": Range(least=0),
 }

@@ -7,7 +7,7 @@ The functions take one number each, or arrays of one shape, and return arrays of
 - `num_tokens`: tokens of an example before corruption, special tokens not included, at least 1 (T5: at least 2);
 - `num_sentences`: for DEPTH, from 1 to `num_tokens`;
 - `noise_density`, `mean_noise_span_length`: share of the tokens to mask, and the mean length of a masked span in
-  tokens, see [`check_noise`];
+  tokens, see `ranges.NOISE`;
 - `max_unit_length`: most tokens of a unit that is masked as a whole, see [`unit_spans`]; 1 for single tokens.
 
 Lengths are those of the encoder input and of the target, special tokens included.
@@ -24,24 +24,8 @@ from ..errors import UserError
 # Lengths and counts: one number, or one per example.
 Count = int | np.ndarray
 
-# Beyond these, hardly any token would be masked, or hardly any left to go by.
-MIN_NOISE_DENSITY, MAX_NOISE_DENSITY = 0.001, 0.999
 # Most tokens of a unit that is masked as a whole. Windows leave room for one of them.
 MAX_UNIT_LENGTH = 12
-
-
-def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
-    """Raise `ValueError` if a setting of span corruption is out of range."""
-    if not MIN_NOISE_DENSITY <= mlm_probability <= MAX_NOISE_DENSITY:
-        raise UserError(
-            f"`mlm_probability` must be between {MIN_NOISE_DENSITY} and {MAX_NOISE_DENSITY}, got {mlm_probability}. "
-            "It is the share of the tokens to mask: T5 uses 0.15, DEPTH 0.3."
-        )
-    if not 1 <= mean_noise_span_length < math.inf:
-        raise UserError(
-            f"`mean_noise_span_length` must be at least 1 and finite, got {mean_noise_span_length}. It is counted in "
-            "tokens; the T5 default is 3.0."
-        )
 
 
 def check_enough_sentinels(

@@ -209,7 +209,7 @@ class ErrorTest(parameterized.TestCase):
         (
             DataCollatorForDepth,
             {"mlm_probability": math.nan},
-            "`mlm_probability` must be between 0.001 and 0.999, got",
+            "`mlm_probability` must be between 0.001 and 0.999, a finite number, got",
         ),
         (DataCollatorForDepth, {"max_source_length": 0}, "`max_source_length` must be between 1 and 131072, got 0"),
         (DataCollatorForDepth, {"padding": False}, '`padding` must be "longest" or "max_length"'),
