@@ -26,7 +26,6 @@ from .modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
-    has_sentence_tokens,
 )
 from .stock import (
     add_rows,
@@ -35,7 +34,6 @@ from .stock import (
     load_stock_model,
     load_weights,
     size_for,
-    vocabulary_size,
 )
 
 MODEL_TYPES = {
@@ -135,16 +133,10 @@ def load_model(
     name = name_or_config if is_checkpoint else None
     ids = _ids_of(tokenizer, model_type, name, source, changes)
     if is_t5:
-        model = _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, changes, ids)
-    else:
-        if model_type == "depth":
-            config.update(sentence_fields(tokenizer))
-            _use_known_rows(config, tokenizer, name)
-        model = load_stock_model(name, config, tokenizer, attn_implementation, hub, changes)
-    for part in (model, model.get_encoder(), model.get_decoder()):  # some have a configuration of their own
-        if model_type == "depth" and has_sentence_tokens(part.config):
-            part.config.update(sentence_fields(tokenizer))
-    return model
+        return _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, changes, ids)
+    if model_type == "depth":
+        config.update(sentence_fields(tokenizer))
+    return load_stock_model(name, config, tokenizer, attn_implementation, hub, changes)
 
 
 def _load_adapter(name, model_type, tokenizer, hub, options):
@@ -245,10 +237,7 @@ def _load_t5(name, source, model_type, tokenizer, attn_implementation, hub, chan
         size = values.get("vocab_size", 0)
         config = config_class(**values | {"vocab_size": size_for(tokenizer, size, is_given="vocab_size" in changes)})
         return _initialized(model_class, config, attn_implementation)
-    config = config_class(**values)
-    if model_type == "depth":
-        _use_known_rows(config, tokenizer, name)
-    model = load_weights(model_class, name, config, attn_implementation, hub)
+    model = load_weights(model_class, name, config_class(**values), attn_implementation, hub)
     add_rows(model, tokenizer)
     return model
 
@@ -279,9 +268,3 @@ def _of_type(source, model_type):
             "of T5: span corruption, a mixture of denoisers or prefix-LM."
         )
     return DEPTH_CONFIGS[source.model_type](**fields)
-
-
-def _use_known_rows(config, tokenizer, name):
-    """Give the sentence tokens any rows for now, if the checkpoint of that name has none for them yet."""
-    if name is not None and vocabulary_size(config) < len(tokenizer):
-        config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
