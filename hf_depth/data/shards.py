@@ -356,8 +356,9 @@ class _ShardWriter:
         self.preprocessor, self.folder, self.unk_token_id = preprocessor, folder, tokenizer.unk_token_id
         self.plan = [plan[name] for name in ("versions", "tokenizer", "settings")]
         self.parent = os.getpid()
-        # Small integers in lists; a count outside of a list may be larger.
-        ids = List(Value("uint16" if len(tokenizer) <= 1 << 16 else "uint32"))
+        # Lists hold ids, and lengths of parts of examples; a count outside of a list may be larger.
+        longest = plan["settings"]["max_source_length"] + plan["settings"]["max_target_length"]
+        ids = List(Value("uint16" if max(len(tokenizer), longest) <= 1 << 16 else "uint32"))
         features = preprocessor.features.items()
         self.features = Features({name: ids if isinstance(feature, List) else feature for name, feature in features})
         table = self.documents.data

@@ -17,6 +17,7 @@ from helpers import plain_examples, tiny_tokenizer
 from hf_depth import DepthObjective
 from hf_depth.data import shards
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
+from hf_depth.data.objectives import DepthPrefixLMObjective
 from hf_depth.data.preprocessing import dataset_statistics
 from hf_depth.data.shards import ShardFolder, prepare_shards
 from hf_depth.data.tokenization import load_tokenizer
@@ -49,6 +50,13 @@ class PrepareShardsTest(ShardsTestCase):
         for name, kind in (kinds | {"num_cut_tokens": pa.int32()}).items():
             self.assertEqual(examples.schema.field(name).type, kind)
         self.assertEqual(self.examples(folder)[0]["input_ids"].dtype, np.int64)
+
+    def test_a_sentence_may_have_more_tokens_than_two_bytes_count(self):
+        texts = {"text": ["a " * 70_000, "It rained. It snowed."]}
+        objective = DepthPrefixLMObjective(TOKENIZER, max_source_length=80_000)
+        objective.min_sentences = 1
+        folder = prepare_shards({"train": Dataset.from_dict(texts)}, objective, self.path("shards"))
+        self.assertEqual(self.examples(folder)["sentence_lengths"][0].tolist(), [70_000])
 
     def test_a_count_of_tokens_may_be_larger_than_any_id(self):
         texts = {"text": ["It rained. It snowed."] * 2, "links": ["a b " * 40_000, "a"]}
