@@ -17,12 +17,7 @@ from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..tasks.dataset import TaskDataset
 from .inputs import objective_collator
 from .sharding import gather_in_generation
-from .statistics import (
-    STATISTICS,
-    summarize,
-    summarize_order,
-    unshuffling_statistics,
-)
+from .statistics import STATISTICS, summarize, summarize_order, unshuffling_statistics
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer

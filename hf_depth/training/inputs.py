@@ -67,16 +67,20 @@ def prepare_inputs(
     """
     What a trainer is given, with what an objective makes of it. A name, a folder or a configuration becomes its model.
     """
+    own = getattr(objective_collator(data_collator) or data_collator, "tokenizer", None)
     if objective is not None:
-        objective = _with_tokenizer(objective, tokenizer, model)
-        seed = args.seed if args.data_seed is None else args.data_seed
+        if isinstance(objective, type) and issubclass(objective, Objective):
+            objective = _default_objective(objective, tokenizer, model)
+        if not isinstance(objective, Objective):
+            found = type(objective).__name__
+            raise TypeError(f"`objective` must be an objective such as `DepthObjective(tokenizer)`, got {found}.")
+        seed, own = args.seed if args.data_seed is None else args.data_seed, objective.tokenizer
         train_dataset = _prepared(train_dataset, "train", objective, args, seed)
         eval_dataset = _prepared(eval_dataset, "validation", objective, args, seed)
         data_collator = objective.collator(seed=seed) if data_collator is None else data_collator
-        tokenizer = tokenizer or objective.tokenizer
+        tokenizer = tokenizer or own
     if isinstance(model, ModelSource):
-        own = tokenizer or getattr(objective_collator(data_collator) or data_collator, "tokenizer", None)
-        own = own if objective is None else objective.tokenizer
+        own = (tokenizer or own) if objective is None else own
         if own is None:
             raise UserError("`model` is a name, which needs a tokenizer: give `objective`, or `processing_class`.")
         set_seed(args.seed)  # rows of new tokens are drawn
@@ -84,25 +88,16 @@ def prepare_inputs(
     return model, data_collator, train_dataset, eval_dataset, tokenizer, objective
 
 
-def _with_tokenizer(
-    objective: Objective | type[Objective], tokenizer: PreTrainedTokenizerBase | None, model: Any
-) -> Objective:
-    """An objective as it is, of a class the default one with the tokenizer of the model."""
-    if isinstance(objective, Objective):
-        return objective
-    if not (isinstance(objective, type) and issubclass(objective, Objective)):
-        raise TypeError(
-            f"`objective` must be an objective such as `DepthObjective(tokenizer)`, got {type(objective).__name__}."
-        )
-    if tokenizer is None:
-        if not isinstance(model, str | os.PathLike):
-            raise UserError(f"`objective` needs a tokenizer: give `{objective.__name__}(tokenizer)`.")
-        tokenizer = load_tokenizer(model)
-    if objective.model_type == "depth":
+def _default_objective(kind: type[Objective], tokenizer: PreTrainedTokenizerBase | None, model: Any) -> Objective:
+    """An objective with its defaults, for a tokenizer or that of a saved model."""
+    if tokenizer is None and not isinstance(model, str | os.PathLike):
+        raise UserError(f"`objective` needs a tokenizer: give `{kind.__name__}(tokenizer)`.")
+    tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
+    if kind.model_type == "depth":
         add_sentence_tokens(tokenizer)
-    if getattr(objective, "mode_tokens", False):
-        add_mode_tokens(tokenizer, [one.mode for one in parse_denoisers(objective.denoisers) if one.mode])
-    return objective(tokenizer)
+    if getattr(kind, "mode_tokens", False):
+        add_mode_tokens(tokenizer, [one.mode for one in parse_denoisers(kind.denoisers) if one.mode])
+    return kind(tokenizer)
 
 
 def _prepared(dataset: Any, split: str, objective: Objective, args: TrainingArguments, seed: int) -> Any:
@@ -117,12 +112,12 @@ def _prepared(dataset: Any, split: str, objective: Objective, args: TrainingArgu
     if not isinstance(dataset, Dataset | IterableDataset):
         return dataset
     columns = dataset.column_names or list(next(iter(dataset), {}))
-    if "input_ids" in columns:
-        return dataset
-    if TEXT_COLUMN not in columns:
+    if TEXT_COLUMN not in columns and "input_ids" not in columns:
         raise UserError(f"`{name}` has no column `{TEXT_COLUMN}`, but: {', '.join(columns)}.")
-    data, _ = objective.prepare_splits({split: dataset}, main_process_first=args.main_process_first, seed=seed)
-    return data[split]
+    if "input_ids" not in columns:
+        data, _ = objective.prepare_splits({split: dataset}, main_process_first=args.main_process_first, seed=seed)
+        dataset = data[split]
+    return dataset
 
 
 def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -221,6 +216,7 @@ def _end_with_parent() -> None:
 
 def check_trainer(trainer: "DepthTrainer") -> None:
     """`UserError` if a part of a trainer would have no effect, or would train another model than asked for."""
+    collator, state = trainer.data_collator, trainer.accelerator.state
     if trainer.compute_loss_func is not None:
         raise UserError(f"`compute_loss_func` is never called: override `compute_loss` of {type(trainer).__name__}.")
     halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
@@ -229,7 +225,6 @@ def check_trainer(trainer: "DepthTrainer") -> None:
             f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
             "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
         )
-    collator = trainer.data_collator
     is_function = inspect.isroutine(collator) or isinstance(collator, functools.partial)
     if is_function or (objective_collator(collator) is not None and not hasattr(collator, "set_epoch")):
         logger.warning(
@@ -247,7 +242,6 @@ def check_trainer(trainer: "DepthTrainer") -> None:
             "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
             "`dispatch_batches` false and `split_batches` false, the defaults of this package."
         )
-    state = trainer.accelerator.state
     deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
     check_sharding(trainer.args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
     _check_vocabularies(trainer)
@@ -256,8 +250,8 @@ def check_trainer(trainer: "DepthTrainer") -> None:
 def _check_vocabularies(trainer: "DepthTrainer") -> None:
     """`UserError` if model, tokenizer and collator do not fit together."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    is_depth = has_sentence_tokens(model.config)
     collator = objective_collator(trainer.data_collator) or trainer.data_collator
+    is_depth = has_sentence_tokens(model.config)
     tokenizers = (trainer.processing_class, getattr(collator, "tokenizer", None))
     tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
     for tokenizer in tokenizers:
@@ -265,18 +259,17 @@ def _check_vocabularies(trainer: "DepthTrainer") -> None:
     if trainer.args.constrain_sentence_order and not (is_depth and tokenizers):
         missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
         raise UserError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
-    if any(tokenizer.get_vocab() != tokenizers[0].get_vocab() for tokenizer in tokenizers[1:]):
+    if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
         raise UserError(
             "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
             "for the data, the collator, the model and the trainer."
         )
-    own = DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth  # of the other kind of model
-    if isinstance(collator, own):
-        objective, model_type = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
+    if isinstance(collator, DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth):
+        objective, kind = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
         raise UserError(
-            f"{own.__name__} writes {'no ' if is_depth else ''}sentence tokens, which does not fit a "
+            f"{type(collator).__name__} writes {'no ' if is_depth else ''}sentence tokens, which does not fit a "
             f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the other kind "
-            f'of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
+            f'of model by `load_model(..., tokenizer, model_type="{kind}")`.'
         )
 
 

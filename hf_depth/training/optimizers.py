@@ -33,17 +33,7 @@ class OptimizerName(ExplicitEnum):
     MUON = "muon"
 
 
-class _StepsOnCPU(Optimizer):
-    """Has the numbers of steps where they are read: among several processes, the Trainer loads them to the GPU."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for each in self.state.values():
-            if "step" in each:
-                each["step"] = each["step"].cpu()
-
-
-class AdamWScale(_StepsOnCPU):
+class AdamWScale(Optimizer):
     r"""
     AdamW whose updates are scaled by the root mean square of the parameter, as Adafactor does: nanoT5's optimizer.
 
@@ -92,12 +82,20 @@ class AdamWScale(_StepsOnCPU):
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
-        states = [self._next_state(p) for p in params]
-        counts = [state["step"].item() for state in states]  # on the CPU
+        states = [self.state[p] for p in params]
+        for p, state in zip(params, states, strict=True):
+            if not state:
+                state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            state["step"] = int(state.get("step", 0)) + 1
+        counts = [state["step"] for state in states]
         rates = [group["lr"] * math.sqrt(1 - beta2**count) / (1 - beta1**count) for count in counts]
         grads = [p.grad for p in params]
         means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-        sizes = _rms(params)
+        # Root mean squares of the parameters, of half precision in float32.
+        is_half = any(p.dtype in (torch.float16, torch.bfloat16) for p in params)
+        sizes = list(torch._foreach_norm(params, 2, dtype=torch.float32 if is_half else None))
+        torch._foreach_div_(sizes, [math.sqrt(max(1, p.numel())) for p in params])
 
         torch._foreach_lerp_(means, grads, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
@@ -112,25 +110,8 @@ class AdamWScale(_StepsOnCPU):
         if group["weight_decay"] != 0:
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
 
-    def _next_state(self, p: Tensor) -> dict[str, Tensor]:
-        state = self.state[p]
-        if not state:
-            state["step"] = torch.tensor(0.0)
-            state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-            state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-        state["step"] += 1
-        return state
 
-
-def _rms(tensors: list[Tensor]) -> list[Tensor]:
-    """Root mean squares, of half precision in float32, as tensors without dimensions."""
-    is_half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
-    norms = list(torch._foreach_norm(tensors, 2, dtype=torch.float32 if is_half else None))
-    torch._foreach_div_(norms, [math.sqrt(max(1, tensor.numel())) for tensor in tensors])
-    return norms
-
-
-class MuonWithAdamW(_StepsOnCPU):
+class MuonWithAdamW(Optimizer):
     """
     `torch.optim.Muon` for matrices and `torch.optim.AdamW` for everything else, as one optimizer.
 
@@ -169,6 +150,12 @@ class MuonWithAdamW(_StepsOnCPU):
         }
         made = {kind: iter(part.param_groups) for kind, part in self._parts.items()}
         super().__init__([next(made[group["use_muon"]]) for group in groups], shared)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for each in self.state.values():  # among several processes, the Trainer loads all to the GPU
+            if "step" in each:
+                each["step"] = each["step"].cpu()
 
     @staticmethod
     def _of_kind(groups: list[dict[str, Any]], use_muon: bool) -> list[dict[str, Any]]:
@@ -324,7 +311,13 @@ def make_schedule(
         )
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     try:
-        schedule = _schedule(kind, args, optimizer, warmup_steps, num_training_steps)
+        options = _schedule_options(kind, args, warmup_steps, num_training_steps)
+        if kind == ScheduleName.T5_INVERSE_SQRT:
+            run = {"num_warmup_steps": warmup_steps or T5_WARMUP_STEPS, "num_training_steps": num_training_steps}
+            schedule = LambdaLR(optimizer, partial(t5_inverse_sqrt, **run, **options))
+        else:
+            lengths = (warmup_steps, num_training_steps)
+            schedule = get_scheduler(kind, optimizer, *lengths, scheduler_specific_kwargs=options)
         for share in getattr(schedule, "lr_lambdas", ())[:1]:  # of all parameters alike; none if it follows a metric
             for step in range(0, num_training_steps + 1, max(1, num_training_steps // TRIED_STEPS)):
                 if not 0 <= share(step) <= 1 + 1e-6:
@@ -335,39 +328,33 @@ def make_schedule(
     return schedule
 
 
+def _schedule_options(kind: str, args: TrainingArguments, warmup_steps: int, num_steps: int) -> dict[str, Any]:
+    options, before_decay = dict(args.lr_scheduler_kwargs or {}), 0
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):  # of some, the learning rate would be 0
+            raise UserError(f"{name} must be finite, got {value}.")
+    if kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
+        # Their own default takes every metric for a loss: a score that rises would lower the learning rate.
+        return {"mode": "max" if args.greater_is_better else "min"} | options
+    if kind not in (ScheduleName.T5_INVERSE_SQRT, SchedulerType.WARMUP_STABLE_DECAY):
+        return options
+    decay = num_steps // 10
+    if kind == SchedulerType.WARMUP_STABLE_DECAY:
+        before_decay, stable = warmup_steps, options.get("num_stable_steps")
+        decay = max(1, decay if stable is None else num_steps - warmup_steps - stable)
+    options = {"num_decay_steps": decay} | options
+    if before_decay + options["num_decay_steps"] > num_steps:
+        raise UserError(
+            f"warmup_steps {before_decay} and num_decay_steps {options['num_decay_steps']} are more than the "
+            f"{num_steps} steps of the run."
+        )
+    return options
+
+
 def check_schedule(args: TrainingArguments, peak: float) -> None:
     """`UserError` if the schedule cannot be made for a run of the same length with this peak."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
     make_schedule(args, optimizer, args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH, is_trial=True)
-
-
-def _schedule(
-    kind: str, args: TrainingArguments, optimizer: Optimizer, warmup_steps: int, num_training_steps: int
-) -> LRScheduler:
-    options = dict(args.lr_scheduler_kwargs or {})
-    for name, value in options.items():
-        if isinstance(value, float) and not math.isfinite(value):  # of some, the learning rate would be 0
-            raise UserError(f"{name} must be finite, got {value}.")
-    before_decay = None
-    if kind == ScheduleName.T5_INVERSE_SQRT:
-        options, before_decay = {"num_decay_steps": num_training_steps // 10} | options, 0
-    elif kind == SchedulerType.WARMUP_STABLE_DECAY:
-        decay = num_training_steps // 10
-        if options.get("num_stable_steps") is not None:
-            decay = num_training_steps - warmup_steps - options["num_stable_steps"]
-        options, before_decay = {"num_decay_steps": max(1, decay)} | options, warmup_steps
-    elif kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
-        # Their own default takes every metric for a loss: a score that rises would lower the learning rate.
-        options = {"mode": "max" if args.greater_is_better else "min"} | options
-    if before_decay is not None and before_decay + options["num_decay_steps"] > num_training_steps:
-        raise UserError(
-            f"warmup_steps {before_decay} and num_decay_steps {options['num_decay_steps']} are more than the "
-            f"{num_training_steps} steps of the run."
-        )
-    if kind == ScheduleName.T5_INVERSE_SQRT:
-        run = {"num_warmup_steps": warmup_steps or T5_WARMUP_STEPS, "num_training_steps": num_training_steps}
-        return LambdaLR(optimizer, partial(t5_inverse_sqrt, **run, **options))
-    return get_scheduler(kind, optimizer, warmup_steps, num_training_steps, scheduler_specific_kwargs=options)
 
 
 # ---- What a resumed run takes of its arguments, not of its checkpoint ----------------------------------------------

@@ -55,14 +55,7 @@ from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, make_schedule, optimizer_settings
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .spikes import StepMonitor, check_loss
-from .statistics import (
-    COUNTED,
-    TrainingMetrics,
-    example_statistics,
-    loss_weights,
-    unshuffling_accuracy,
-    weighted_loss,
-)
+from .statistics import COUNTED, TrainingMetrics, example_statistics, loss_weights, unshuffling_accuracy, weighted_loss
 from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)

@@ -75,7 +75,7 @@ class AdamWScaleTest(parameterized.TestCase):
             optimizer.step()
             if step == 0:
                 self.assertTrue(torch.equal(params[0], old))
-        self.assertEqual([optimizer.state[p]["step"].item() for p in params[:2]], [1, 2])
+        self.assertEqual([optimizer.state[p]["step"] for p in params[:2]], [1, 2])
 
     def test_bfloat16_parameters_move_as_those_of_float32_to_their_precision(self):
         params, halves = some_parameters(), some_parameters(torch.bfloat16)
