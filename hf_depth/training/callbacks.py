@@ -55,9 +55,6 @@ LEGEND = (
 )
 
 
-# ---- When a run trains, evaluates and saves -------------------------------------------------------------------------
-
-
 class EarlyStopping(EarlyStoppingCallback):
     """Stops after evaluations without a better score; a resumed run also counts those before its checkpoint."""
 
@@ -66,17 +63,16 @@ class EarlyStopping(EarlyStoppingCallback):
         # The state of a training that begins anew has the counter of the one before it, in the same trainer.
         is_resumed = state.global_step > 0
         self.early_stopping_patience_counter = evaluations_without_improvement(state) if is_resumed else 0
-        if self.early_stopping_patience_counter >= self.early_stopping_patience:
-            control.should_training_stop = True  # the checkpoint is that of the end
+        # If it is over already, the checkpoint is that of the end.
+        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         is_over = control.should_training_stop  # already, for another reason
         super().on_evaluate(args, state, control, metrics, **kwargs)
         if control.should_training_stop and not is_over:
             logger.info(
-                f"Stopping early at step {state.global_step}: no better {args.metric_for_best_model} in "
-                f"{self.early_stopping_patience_counter} evaluations. The best is {state.best_metric:.4f} of step "
-                f"{state.best_global_step}."
+                f"Stopping early at step {state.global_step}: the best {args.metric_for_best_model} is "
+                f"{state.best_metric:.4f} of step {state.best_global_step}."
             )
 
 
@@ -119,8 +115,8 @@ def begin_training(trainer: "DepthTrainer") -> None:
         trainer.totals.readers = now
         if before not in (None, now):
             logger.warning(
-                f"The stream was read by {before} workers of all processes, and now is by {now}. It is divided "
-                "differently, so some examples of this pass come twice and some not at all."
+                f"The stream was read by {before} workers of all processes, and now is by {now}: of this pass, some "
+                "examples come twice and some not at all."
             )
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
@@ -201,9 +197,6 @@ class TrainingFlow(TrainerCallback):
             # `Trainer` adds the loss of this process to those of the logs, which are means over all.
             self.trainer._tr_loss.fill_(check_losses(self.trainer))
             check_parameters(self.trainer)
-
-
-# ---- What it prints, and where it logs ------------------------------------------------------------------------------
 
 
 class LogLines(PrinterCallback):

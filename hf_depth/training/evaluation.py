@@ -144,11 +144,10 @@ def use_generation_config(trainer: "DepthTrainer", model: nn.Module) -> None:
 
 def generation_settings(trainer: "DepthTrainer", gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `generate()`: those given, else those of the trainer."""
-    settings = {"num_beams": trainer.args.generation_num_beams}
+    own = {"num_beams": trainer.args.generation_num_beams}
     if gen_kwargs.get("max_new_tokens") is None:  # `generate()` warns of both
-        settings["max_length"] = trainer.generation_max_length
-    settings |= {name: value for name, value in gen_kwargs.items() if value is not None}
-    return {name: value for name, value in settings.items() if value is not None}
+        own["max_length"] = trainer.generation_max_length
+    return {name: value for each in (own, gen_kwargs) for name, value in each.items() if value is not None}
 
 
 def generate(trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:

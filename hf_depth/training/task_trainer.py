@@ -3,7 +3,7 @@
 import copy
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..tasks.config import TaskConfig
 from ..tasks.dataset import DataCollatorForTasks, TaskDataset
 from ..tasks.preprocessing import encode_labels
 from ..tasks.spec import TaskSpec, check_prediction_mode
-from ..tasks.splits import LoadedTask, TaskSplits
+from ..tasks.splits import TaskSplits
 from .callbacks import EarlyStopping
 from .evaluation import generate, generation_settings
 from .inputs import EvaluationData, by_name, check_direction_of_metric, check_evaluation_data, check_examples
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 # By which the learning rate of a run is multiplied for a model from scratch, which often wants a higher one.
 SCRATCH_FACTORS = (1.0, 2.0, 4.0)
-
-Scores = dict[tuple[str, str, str], dict[str, float]]  # by benchmark, task and split
 
 
 class TaskTrainer(DepthTrainer):
@@ -99,11 +97,8 @@ class TaskTrainer(DepthTrainer):
         **kwargs: Any,
     ):
         if processing_class is None:
-            raise TypeError(
-                "`processing_class` is missing: give the tokenizer that the examples were prepared with, which reads "
-                "what the model generates."
-            )
-        self.baselines: Scores = {}  # of `fit_baselines`
+            raise TypeError("`processing_class` is missing: give the tokenizer that the examples were prepared with.")
+        self.baselines: dict[tuple[str, str, str], dict[str, float]] = {}  # by benchmark, task and split
         self._task_dataset, self._label_ids, self.task_config = None, None, task_config
         super().__init__(
             model=model,
@@ -130,8 +125,23 @@ class TaskTrainer(DepthTrainer):
         self.task_config = self._complete_task_config(task_config)
 
     def fit_baselines(self, splits: TaskSplits, names: Sequence[str] | None = None) -> None:
-        """Before training, fit what all evaluations compare with, such as `eval_bag_of_words_accuracy`."""
-        self.baselines = fit_baselines(self, splits, self.args.baselines or () if names is None else names)
+        """
+        Before training, fit what all evaluations compare with, such as `eval_bag_of_words_accuracy`.
+
+        `"bag_of_words"` is a logistic regression on TF-IDF weights of the tokens, `"from_scratch"` the same training
+        of random weights. Validation examples choose the regularization of the one, the learning rate of the other.
+        """
+        names, self.baselines = self.args.baselines or () if names is None else names, {}
+        for name in names:
+            if name not in BASELINES:
+                raise UserError(f"There is no baseline {name!r}.{suggestion(name, BASELINES, 'baselines')}")
+        found = [("bag_of_words", *one) for one in _bags_of_words(self, splits)] if "bag_of_words" in names else []
+        if "from_scratch" in names:
+            evaluations = _from_scratch(self, splits)
+            found += [("from_scratch", one.dataset.spec, one.dataset.split, one.metrics) for one in evaluations]
+        for name, spec, split, metrics in found:
+            own = {f"{name}_{metric}": metrics[metric] for metric in spec.metric_names if metric in metrics}
+            self.baselines.setdefault((spec.benchmark, spec.name, split), {}).update(own)
 
     def _complete_task_config(self, task_config: TaskConfig | None) -> TaskConfig | None:
         """What is saved with the model: how examples are prepared, and how these arguments predict them."""
@@ -140,10 +150,7 @@ class TaskTrainer(DepthTrainer):
             task_config = configs.pop() if len(configs) == 1 else None
         if task_config is None:
             if self.train_dataset is not None:
-                logger.warning(
-                    "The saved model will not say what its task is: give `task_config=splits.task_config`, or an "
-                    "`eval_dataset` of one `TaskSplits`."
-                )
+                logger.warning("The saved model will not say what its task is: give `task_config=splits.task_config`.")
             return None
         names = ("prediction_mode", "length_normalize_scores", "generation_num_beams")
         settings = {name: getattr(self.args, name) for name in names}
@@ -246,82 +253,56 @@ class TaskTrainer(DepthTrainer):
 # ---- Baselines ------------------------------------------------------------------------------------------------------
 
 
-def fit_baselines(trainer: TaskTrainer, splits: TaskSplits, names: Sequence[str]) -> Scores:
-    """
-    The metrics of baselines on the data sets that a trainer evaluates, as `<baseline>_<metric>`.
-
-    `"bag_of_words"` is a logistic regression on TF-IDF weights of the tokens, `"from_scratch"` the same training of
-    random weights. Validation examples choose the regularization of the one, and the learning rate of the other.
-    """
-    found: Scores = {}
-    for name in names:
-        if name not in BASELINES:
-            raise UserError(f"There is no baseline {name!r}.{suggestion(name, BASELINES, 'baselines')}")
-
-    def add(name: str, spec: TaskSpec, split: str, metrics: Mapping[str, float]) -> None:
-        own = {f"{name}_{metric}": metrics[metric] for metric in spec.metric_names if metric in metrics}
-        found.setdefault((spec.benchmark, spec.name, split), {}).update(own)
-
-    if "bag_of_words" in names:
-        for part in splits.parts:
-            probe = _bag_of_words(part, trainer)
-            for split, rows in part.examples.items():
-                if split != part.spec.train_split:
-                    metrics = compute_task_metrics(part.spec, rows, predicted_ids=probe.predict(rows))
-                    add("bag_of_words", part.spec, split, metrics)
-    if "from_scratch" in names:
-        for one in _from_scratch(trainer, splits):
-            add("from_scratch", one.dataset.spec, one.dataset.split, one.metrics)
-        set_seed(trainer.args.seed)
-    return found
-
-
-def _bag_of_words(part: LoadedTask, trainer: TaskTrainer) -> Probe:
-    spec, examples = part.spec, part.examples
-    if spec.labels is None or spec.train_split not in examples:
-        raise UserError(f"The baseline bag_of_words is for tasks with labels and training examples: {spec.full_name}.")
-    validation = next((examples[split] for split in spec.validation_splits if split in examples), None)
-    features = BagOfWords(trainer.processing_class, spec, seed=trainer.args.seed)
-    return Probe(spec, features, trainer.args.seed).fit(examples[spec.train_split], validation)
+def _bags_of_words(trainer: TaskTrainer, splits: TaskSplits) -> Iterator[tuple[TaskSpec, str, dict[str, float]]]:
+    """The metrics of a bag of words for each task, on each split but that of training."""
+    for part in splits.parts:
+        spec, examples, seed = part.spec, part.examples, trainer.args.seed
+        if spec.labels is None or spec.train_split not in examples:
+            raise UserError(
+                f"The baseline bag_of_words is for tasks with labels and training examples: {spec.full_name}."
+            )
+        validation = next((examples[split] for split in spec.validation_splits if split in examples), None)
+        probe = Probe(spec, BagOfWords(trainer.processing_class, spec, seed=seed), seed)
+        probe.fit(examples[spec.train_split], validation)
+        for split, rows in examples.items():
+            if split != spec.train_split:
+                yield spec, split, compute_task_metrics(spec, rows, predicted_ids=probe.predict(rows))
 
 
 def _from_scratch(trainer: TaskTrainer, splits: TaskSplits) -> list[TaskEvaluation]:
     """The evaluations by the best of several trainings; of the first one where there is nothing to choose by."""
     datasets = [*by_name(splits.eval_dataset()).values(), *by_name(splits.test_datasets()).values()]
     datasets = {"/".join(one.key): one for one in datasets if isinstance(one, TaskDataset)}
-    has_validation = trainer.eval_dataset is not None
+    args, has_validation = copy.copy(trainer.args), trainer.eval_dataset is not None
+    args.output_dir = str(Path(args.output_dir, "from_scratch"))  # where it writes and reports nothing
+    args.report_to, args.push_to_hub, args.disable_tqdm = [], False, True
+    args.eval_strategy = args.logging_strategy = IntervalStrategy.NO
+    args.early_stopping_patience = None  # which needs evaluations
+    args.save_strategy, args.load_best_model_at_end, args.eval_on_start = SaveStrategy.NO, False, False
     best, found = 0.0, []
     for factor in SCRATCH_FACTORS if has_validation else SCRATCH_FACTORS[:1]:
-        other, score = _trainer_from_scratch(trainer, factor * trainer.args.learning_rate), 0.0
+        args, score = copy.copy(args), 0.0
+        args.learning_rate = factor * trainer.args.learning_rate
+        set_seed(args.seed)
+        other = type(trainer)(
+            model=with_random_weights(trainer.model, args.seed),
+            args=args,
+            data_collator=trainer.data_collator,
+            train_dataset=trainer.train_dataset,
+            eval_dataset=trainer.eval_dataset,
+            processing_class=trainer.processing_class,
+            task_config=trainer.task_config,
+        )
         other.train()
         if has_validation:
             score = other.evaluate_tasks(other.eval_dataset, metric_key_prefix="eval")["eval_score"]
         if trainer.is_world_process_zero():
-            print(f"from scratch, learning rate {other.args.learning_rate:.2g}: score {score:.4f}", flush=True)
+            print(f"from scratch, learning rate {args.learning_rate:.2g}: score {score:.4f}", flush=True)
         if not found or score > best:
             best = score
             other.evaluate_tasks(datasets)
             found = list(other.evaluations.values())
     if trainer.is_world_process_zero():
-        shutil.rmtree(other.args.output_dir, ignore_errors=True)
+        shutil.rmtree(args.output_dir, ignore_errors=True)
+    set_seed(trainer.args.seed)
     return found
-
-
-def _trainer_from_scratch(trainer: TaskTrainer, learning_rate: float) -> TaskTrainer:
-    """A trainer of a model with random weights, which writes and reports nothing."""
-    args = copy.copy(trainer.args)
-    args.output_dir = str(Path(args.output_dir, "from_scratch"))
-    args.learning_rate, args.report_to, args.push_to_hub, args.disable_tqdm = learning_rate, [], False, True
-    args.eval_strategy = args.logging_strategy = IntervalStrategy.NO
-    args.early_stopping_patience = None  # which needs evaluations
-    args.save_strategy, args.load_best_model_at_end, args.eval_on_start = SaveStrategy.NO, False, False
-    set_seed(args.seed)
-    return type(trainer)(
-        model=with_random_weights(trainer.model, args.seed),
-        args=args,
-        data_collator=trainer.data_collator,
-        train_dataset=trainer.train_dataset,
-        eval_dataset=trainer.eval_dataset,
-        processing_class=trainer.processing_class,
-        task_config=trainer.task_config,
-    )

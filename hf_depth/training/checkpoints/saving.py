@@ -131,18 +131,18 @@ def save_model(trainer: "DepthTrainer", output_dir: str | os.PathLike | None, of
     (`OSError`). The pickle `training_args.bin`, which holds `hub_token`, is in checkpoints only.
     """
     check_parameters(trainer)
-    final = Path(trainer.args.output_dir)
+    final, saves = Path(trainer.args.output_dir), trainer.args.should_save
     if output_dir is not None and Path(output_dir) != final:
         _write_model(trainer, Path(output_dir), of_checkpoint)
         return
     aside = final / UNFINISHED_FOLDER / "model"
     with _one_error_for_a_full_disk(trainer):
-        if trainer.args.should_save:
+        if saves:
             shutil.rmtree(aside, ignore_errors=True)
         _write_model(trainer, aside)
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             trainer.accelerator.wait_for_everyone()  # each process may write a part
-        if trainer.args.should_save:
+        if saves:
             trainer.model_files = file_entries(aside, list_files(aside), sync=True)
             for name in trainer.model_files:
                 Path(final, name).parent.mkdir(parents=True, exist_ok=True)
