@@ -360,10 +360,9 @@ class DepthTrainer(Seq2SeqTrainer):
         needs_gradients = return_outputs and model.training  # only a subclass, for terms of its own, asks for outputs
         with self.autocast():
             loss, token_losses, outputs = weighted_loss(model, inputs, weights, self._weights_losses, needs_gradients)
-        predictions = None
-        if not model.training:
-            predictions = outputs.get("predictions")
-            predictions = outputs["logits"].argmax(-1) if predictions is None else predictions
+        predictions = None if model.training else outputs.get("predictions")
+        if predictions is None and not model.training:
+            predictions = outputs["logits"].argmax(-1)
         tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "labels", "decoder_segment_ids")}
         tensors |= {"token_losses": token_losses, "num_cut_tokens": num_cut_tokens, "predictions": predictions}
         if self.sums_device.type != loss.device.type:  # accelerate's `cuda` is `cuda:0` of a tensor

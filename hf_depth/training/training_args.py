@@ -133,16 +133,15 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type or SchedulerType.COSINE)
         if self.warmup_steps is None:  # the schedules of this package have lengths of their own
             self.warmup_steps = 0 if isinstance(self.lr_scheduler_type, ScheduleName) else DEFAULT_WARMUP
-        if self.ddp_find_unused_parameters is None:
-            self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
+        # T5 and DEPTH use all parameters in every step.
+        self.ddp_find_unused_parameters = bool(self.ddp_find_unused_parameters)
         if self.logging_steps is None:
             is_long = self.max_steps * LOGGING_SHARE > MOST_STEPS_WITHOUT_LOG
             self.logging_steps = MOST_STEPS_WITHOUT_LOG if is_long else LOGGING_SHARE
             if self.eval_strategy == "steps" and self.eval_steps is None:  # `Trainer` would take `logging_steps`
                 self.eval_steps = Seq2SeqTrainingArguments.logging_steps
         uses_own_loading = self.accelerator_config is None
-        if uses_own_loading:
-            self.accelerator_config = {"dispatch_batches": False}
+        self.accelerator_config = {"dispatch_batches": False} if uses_own_loading else self.accelerator_config
         self._convert()
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # as with `use_cpu`: torch warns of it in each loop over batches
@@ -210,7 +209,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         if self.n_gpu > 1:  # without a launcher the Trainer takes `nn.DataParallel`, which fails on our loss
             logger.warning(
                 f"One of {self.n_gpu} GPUs is used. `accelerate launch --multi_gpu --num_processes {self.n_gpu} "
-                "SCRIPT ...` uses them all, with one process for each. CUDA_VISIBLE_DEVICES=0 says that one is enough."
+                "SCRIPT ...` uses them all; CUDA_VISIBLE_DEVICES=0 says that one is enough."
             )
             self._n_gpu = 1
 
@@ -224,29 +223,21 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         for name, (allowed, reason) in UNSUPPORTED.items():
             if (value := getattr(self, name)) not in allowed:
                 raise UserError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
-        saves_best = self.save_strategy == SaveStrategy.BEST
-        for is_wrong, message in (
-            (
-                self.max_steps < 1 and self.max_steps != -1,
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise UserError(
                 f"`max_steps` must be at least 1, got {self.max_steps}. Leave it out to train for `num_train_epochs`, "
-                "and leave out `--do_train` to train nothing.",
-            ),
-            (
-                self.skip_bad_batches and (self.fp16 or self.deepspeed_plugin is not None),
+                "and leave out `--do_train` to train nothing."
+            )
+        if self.skip_bad_batches and (self.fp16 or self.deepspeed_plugin is not None):
+            raise UserError(
                 "`skip_bad_batches` is neither for `fp16`, where loss scaling skips such steps, nor for DeepSpeed, "
-                "whose step is made before its gradient is known. Leave it out.",
-            ),
-            (
-                saves_best and self.metric_for_best_model is None,
-                "`save_strategy` best needs a `metric_for_best_model`, such as loss.",
-            ),
-            (
-                saves_best and self.eval_strategy == IntervalStrategy.NO,
-                "`save_strategy` best compares evaluations while training: ask for some by `eval_strategy`.",
-            ),
-        ):
-            if is_wrong:
-                raise UserError(message)
+                "whose step is made before its gradient is known. Leave it out."
+            )
+        saves_best = self.save_strategy == SaveStrategy.BEST
+        if saves_best and self.metric_for_best_model is None:
+            raise UserError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
+        if saves_best and self.eval_strategy == IntervalStrategy.NO:
+            raise UserError("`save_strategy` best compares evaluations while training: give an `eval_strategy`.")
         follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
         chooses = self.load_best_model_at_end or saves_best or follows
         default = type(self).__dataclass_fields__["metric_for_best_model"].default
@@ -333,17 +324,14 @@ class TaskTrainingArguments(TaskTrainingFlags, DepthTrainingArguments):
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
                 raise UserError(
-                    "`early_stopping_patience` counts evaluations while training: ask for some by `--eval_strategy "
-                    "steps --eval_steps 500`, or by `--eval_strategy epoch --save_strategy epoch`."
+                    "`early_stopping_patience` counts evaluations while training: give an `--eval_strategy` and the "
+                    "same `--save_strategy`."
                 )
             self.load_best_model_at_end = True
         super().__post_init__()
         check_prediction_mode([], self.prediction_mode, EVALUATION_MODES)
         if not self.predict_with_generate:
-            raise UserError(
-                "`predict_with_generate` False is not supported: `prediction_mode` score_labels gives scores without "
-                "generating. Leave it out."
-            )
+            raise UserError("`predict_with_generate` False is not supported: see `prediction_mode` score_labels.")
         if self.prediction_mode == "probe":
             self._check_probe()
 
