@@ -166,25 +166,31 @@ def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mappi
     """What the card states of a pre-trained model alone."""
     logs = [log for log in trainer.state.log_history if "eval_loss" in log and log["step"] == trainer.weights_step]
     last = logs[-1] if logs else {}
-    values = {name: last.get(f"eval_{name}", math.nan) for name in PRETRAINING_SCORES}
-    names = _as_list(trainer.card.dataset_tags)
     data = {
         "task_type": "fill-mask",
         "task_name": "pre-training",
-        "dataset_type": names[0] if names else "text",
+        "dataset_type": next(iter(_as_list(trainer.card.dataset_tags)), "text"),
         "dataset_name": readable(sections["Data"].get("source", "text")),
         "dataset_split": "validation",
     }
     return {
         "tags": ["pre-training"],
-        "scores": [_score(name, name, value, data) for name, value in values.items() if math.isfinite(value)],
+        "scores": _scores({name: last.get(f"eval_{name}", math.nan) for name in PRETRAINING_SCORES}, data),
         "results": f"```text\n{before_and_after(trainer.state, last, REPORTED_METRICS)}\n```" if logs else "",
         "use": _pretraining_use(trainer, model),
     }
 
 
-def _score(name: str, hub_name: str, value: float, data: Mapping[str, Any]) -> EvalResult:
-    return EvalResult(metric_name=name, metric_type=hub_name, metric_value=round(float(value), 6), **data)
+def _scores(values: Mapping[str, float], data: Mapping[str, Any]) -> list[EvalResult]:
+    """Values that are finite, in the form of the Hub."""
+    hub_names = {name: metric.hub_name or name for name, metric in METRICS.items()}
+    return [
+        EvalResult(
+            metric_name=name, metric_type=hub_names.get(name, name), metric_value=round(float(value), 6), **data
+        )
+        for name, value in values.items()
+        if math.isfinite(value)
+    ]
 
 
 def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:
@@ -220,7 +226,7 @@ def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str,
     evaluations = [one for one in trainer.evaluations.values() if one.step == trainer.weights_step]
     scores = []
     for evaluation in evaluations:
-        spec, split, metrics = evaluation.dataset.spec, evaluation.dataset.split, evaluation.metrics
+        spec, metrics = evaluation.dataset.spec, evaluation.metrics
         is_of_hub = spec.path in _as_list(trainer.card.dataset_tags)
         data = {
             "task_type": "text-classification" if spec.labels is not None else "text-generation",
@@ -229,11 +235,9 @@ def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str,
             "dataset_type": spec.path if is_of_hub else spec.full_name,
             "dataset_name": spec.full_name,
             "dataset_config": spec.config_name if is_of_hub else None,
-            "dataset_split": split,
+            "dataset_split": evaluation.dataset.split,
         }
-        for name in spec.metric_names:
-            value = metrics.get(name, math.nan)
-            scores += [_score(name, METRICS[name].hub_name or name, value, data)] if math.isfinite(value) else []
+        scores += _scores({name: metrics.get(name, math.nan) for name in spec.metric_names}, data)
     return {
         "tags": [evaluation.dataset.spec.benchmark for evaluation in evaluations],
         "scores": scores,

@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,9 +35,15 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
     """
     trainer.totals.loss = trainer._total_loss_scalar + check_losses(trainer)
     trainer.running.gather_sources()
-    args, state = trainer.args, trainer.state
-    before = args.output_dir, args.push_to_hub, state.best_global_step
-    with _written_aside(trainer, folder) as aside:
+    args, state, wait_for_everyone = trainer.args, trainer.state, trainer.accelerator.wait_for_everyone
+    aside, saves = folder.parent / UNFINISHED_FOLDER / folder.name, args.should_save
+    with _one_error_for_a_full_disk(trainer):
+        wait_until_on_disk()
+        if saves:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+        wait_for_everyone()
+        before = args.output_dir, args.push_to_hub, state.best_global_step
         # Without a best step, `Trainer` does not record the temporary folder as the best model.
         args.output_dir, args.push_to_hub, state.best_global_step = str(aside.parent), False, None
         try:
@@ -45,10 +51,20 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
         finally:
             args.output_dir, args.push_to_hub, state.best_global_step = before
         record_best_checkpoint(state, folder)
-        if args.should_save:
+        if saves:
             state.save_to_json(aside / STATE_FILE)
             if trainer.run_description is not None:
                 (aside / RUN_FILE).write_text(json.dumps(trainer.run_description, indent=2), encoding="utf-8")
+        wait_for_everyone()  # all have written
+        if saves:
+            write_sizes(aside, state.global_step)
+            shutil.rmtree(folder, ignore_errors=True)  # a damaged checkpoint, or one of an earlier run
+            os.replace(aside, folder)
+            remove_unfinished(folder.parent)
+            thread = ThreadPoolExecutor(1)  # the interpreter waits for it before it ends
+            _completion.append(thread.submit(_complete, folder, trainer.save_total_limit, state.best_model_checkpoint))
+            thread.shutdown(wait=False)
+        wait_for_everyone()
     trainer.last_checkpoint = str(folder)
     if args.push_to_hub:
         wait_until_on_disk()  # no file may change during the upload
@@ -65,31 +81,6 @@ def record_best_checkpoint(state: TrainerState, folder: Path) -> None:
     best = folder.with_name(f"checkpoint-{state.best_global_step}")
     if state.best_global_step and (best == folder or best.is_dir()):
         state.best_model_checkpoint = str(best)
-
-
-@contextlib.contextmanager
-def _written_aside(trainer: "DepthTrainer", folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder to write to. It becomes `folder` when all processes have left the block."""
-    aside, saves = folder.parent / UNFINISHED_FOLDER / folder.name, trainer.args.should_save
-    wait_for_everyone = trainer.accelerator.wait_for_everyone
-    with _one_error_for_a_full_disk(trainer):
-        wait_until_on_disk()
-        if saves:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
-        wait_for_everyone()
-        yield aside
-        wait_for_everyone()
-        if saves:
-            write_sizes(aside, trainer.state.global_step)
-            shutil.rmtree(folder, ignore_errors=True)  # a damaged checkpoint, or one of an earlier run
-            os.replace(aside, folder)
-            remove_unfinished(folder.parent)
-            thread = ThreadPoolExecutor(1)  # the interpreter waits for it before it ends
-            best = trainer.state.best_model_checkpoint
-            _completion.append(thread.submit(_complete, folder, trainer.save_total_limit, best))
-            thread.shutdown(wait=False)
-        wait_for_everyone()
 
 
 def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> None:
