@@ -27,9 +27,6 @@ WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
 STATIC_MULTIPLE = 128
 
 
-# ---- Sums -----------------------------------------------------------------------------------------------------------
-
-
 class EvaluationMetrics:
     """
     What the loops of an evaluation add up over the examples of all processes, by the prefix of their metrics. It also
@@ -100,9 +97,6 @@ class EvaluationMetrics:
         return metrics
 
 
-# ---- Loops ----------------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def all_metadata(collator: Any) -> Iterator[None]:
     """Let a collator put the metadata of each example before its input; afterwards none."""
@@ -125,9 +119,6 @@ def longest_first(dataset: Any) -> list[int] | None:
     else:
         return None
     return np.argsort(-lengths, kind="stable").tolist()
-
-
-# ---- Generation -----------------------------------------------------------------------------------------------------
 
 
 def use_generation_config(trainer: "DepthTrainer", model: nn.Module) -> None:

@@ -122,9 +122,6 @@ def _as_list(values: str | Sequence[str] | None) -> list[str]:
     return [] if values is None else [values] if isinstance(values, str) else list(values)
 
 
-# ---- Data and settings ----------------------------------------------------------------------------------------------
-
-
 def _sections(trainer: Trainer, model: PreTrainedModel, language: str | None) -> dict[str, dict[str, Any]]:
     """The data, the settings and what else the card was told, completed by what the trainer knows."""
     args, content = trainer.args, trainer.card
@@ -157,9 +154,6 @@ def _sections(trainer: Trainer, model: PreTrainedModel, language: str | None) ->
     if trainer.weights_step != trainer.state.global_step:
         settings["weights of step"] = f"{trainer.weights_step:,} of {trainer.state.global_step:,}, the best one"
     return {**content.sections, "Data": data, "Settings": settings}
-
-
-# ---- A pre-trained model --------------------------------------------------------------------------------------------
 
 
 def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,9 +210,6 @@ def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any]
         "is_masked": is_masked,
         "generation": f"max_length={length}",
     }
-
-
-# ---- A fine-tuned model ---------------------------------------------------------------------------------------------
 
 
 def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str, Any]) -> dict[str, Any]:

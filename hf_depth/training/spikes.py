@@ -145,9 +145,6 @@ class StepMonitor(TrainerCallback):
         return {"indices": [index for batch in batches for index in batch]}
 
 
-# ---- Finite numbers -------------------------------------------------------------------------------------------------
-
-
 def check_loss(trainer: "DepthTrainer", loss: float) -> None:
     """`FloatingPointError` if the loss is not finite."""
     if not math.isfinite(loss):

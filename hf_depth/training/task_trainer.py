@@ -160,8 +160,6 @@ class TaskTrainer(DepthTrainer):
         """Tokens of the longest label, or target, of the data set that is evaluated."""
         return None if self._task_dataset is None else generation_length(self._task_dataset.spec, self._label_ids)
 
-    # ---- Evaluation -------------------------------------------------------------------------------------------------
-
     def evaluate_datasets(
         self,
         datasets: EvaluationData,
@@ -248,9 +246,6 @@ class TaskTrainer(DepthTrainer):
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
         texts = decode_generated(self.processing_class, outputs)
         return TaskPredictions(texts, None if dataset.spec.labels is None else dataset.spec.parse_all(texts))
-
-
-# ---- Baselines ------------------------------------------------------------------------------------------------------
 
 
 def _bags_of_words(trainer: TaskTrainer, splits: TaskSplits) -> Iterator[tuple[TaskSpec, str, dict[str, float]]]:

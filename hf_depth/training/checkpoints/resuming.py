@@ -34,9 +34,9 @@ def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
         try:
-            try:
+            with contextlib.suppress(Timeout):
                 lock.acquire(timeout=0)
-            except Timeout:
+            if not lock.is_locked:
                 logger.warning(f"Waiting for another run to release {lock.lock_file}.")
                 lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.5)
         except Timeout:
@@ -47,9 +47,8 @@ def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
         except (OSError, NotImplementedError) as error:
             logger.warning(f"{folder} cannot be locked ({error}): make sure that no other run uses it now.")
     try:
-        problem = next((one for one in gather_object([problem]) if one is not None), None)
-        if problem is not None:
-            raise UserError(problem)
+        if any(problems := gather_object([problem])):
+            raise UserError(next(filter(None, problems)))
         yield
     finally:
         if lock is not None and lock.is_locked:
@@ -112,7 +111,7 @@ def last_complete_checkpoint(training_args: TrainingArguments, is_needed: bool =
 def _damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments) -> str | None:
     """What is wrong with a checkpoint on any node, see [`damage`]. All processes get the same answer."""
     found = damage(folder) if training_args.should_save else None
-    return next((problem for problem in gather_object([found]) if problem is not None), None)
+    return next(filter(None, gather_object([found])), None)
 
 
 def _warn_of_a_model_alone(folder: str | os.PathLike) -> None:
@@ -148,12 +147,12 @@ def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments)
         return True
     if training_args.max_steps > 0:
         return state.global_step >= training_args.max_steps
-    return state.epoch is not None and state.epoch >= training_args.num_train_epochs
+    return (state.epoch or 0) >= training_args.num_train_epochs
 
 
 def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
     """Whether `output_dir` has the complete final model of the run that ended with this checkpoint."""
-    is_complete, folder = True, training_args.output_dir
+    folder, is_complete = training_args.output_dir, True
     if training_args.should_save:
         manifest = read_manifest(folder) if damage(folder) is None else None
         is_complete = manifest is not None and manifest.get("step") == _state(checkpoint).global_step

@@ -77,9 +77,6 @@ FREE_FLAGS = frozenset(
 )
 
 
-# ---- Describing -----------------------------------------------------------------------------------------------------
-
-
 def describe_run(
     model_args: ModelArguments,
     tasks: Sequence[TaskSpec] | None = None,
@@ -177,9 +174,6 @@ def describe_evaluation(trainer: "DepthTrainer") -> dict[str, Any]:
 
 def _hash(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
-
-
-# ---- Comparing ------------------------------------------------------------------------------------------------------
 
 
 def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
