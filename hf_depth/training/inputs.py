@@ -221,27 +221,18 @@ def check_trainer(trainer: "DepthTrainer") -> None:
         raise UserError(f"`compute_loss_func` is never called: override `compute_loss` of {type(trainer).__name__}.")
     halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
     if halves and not trainer.is_deepspeed_enabled:  # which updates a float32 copy
-        logger.warning(
-            f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
-            "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
-        )
+        what = f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost"
+        logger.warning(f"{what}: load them by `load_model` in float32, and give `bf16=True` to the arguments.")
     is_function = inspect.isroutine(collator) or isinstance(collator, functools.partial)
     if is_function or (objective_collator(collator) is not None and not hasattr(collator, "set_epoch")):
-        logger.warning(
-            "`data_collator` is not told of new epochs: if it calls a collator of an objective, every epoch has the "
-            "same noise. Make it a class with a method `set_epoch(epoch)` that passes the epoch on."
-        )
+        advice = "A class with a method `set_epoch(epoch)` passes them on."
+        logger.warning(f"`data_collator` is not told of new epochs: all have the same noise. {advice}")
     if isinstance(trainer.train_dataset, IterableDataset):
-        logger.warning(
-            "`train_dataset` is a plain stream: its noise repeats if the stream does. Make it by "
-            "`objective.prepare_splits(...)`: each example comes once per pass, with new noise."
-        )
+        logger.warning("The noise repeats if `train_dataset` does: make streams by `objective.prepare_splits(...)`.")
     is_divided_again = trainer.accelerator.dispatch_batches is not False or trainer.accelerator.split_batches
     if isinstance(trainer.train_dataset, TrainingStream) and is_divided_again:
-        raise UserError(
-            "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
-            "`dispatch_batches` false and `split_batches` false, the defaults of this package."
-        )
+        needed = "`dispatch_batches` false and `split_batches` false"
+        raise UserError(f"A stream is divided among processes already: `accelerator_config` needs {needed}.")
     deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
     check_sharding(trainer.args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
     _check_vocabularies(trainer)
@@ -260,16 +251,12 @@ def _check_vocabularies(trainer: "DepthTrainer") -> None:
         missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
         raise UserError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
     if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
-        raise UserError(
-            "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
-            "for the data, the collator, the model and the trainer."
-        )
+        raise UserError("`processing_class` and the tokenizer of `data_collator` differ: use one for all.")
     if isinstance(collator, DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth):
         objective, kind = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
         raise UserError(
-            f"{type(collator).__name__} writes {'no ' if is_depth else ''}sentence tokens, which does not fit a "
-            f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the other kind "
-            f'of model by `load_model(..., tokenizer, model_type="{kind}")`.'
+            f"{type(collator).__name__} does not fit a {type(model).__name__}: make data and collator by "
+            f'`{objective}(tokenizer, ...)`, or the model by `load_model(..., tokenizer, model_type="{kind}")`.'
         )
 
 
@@ -291,15 +278,12 @@ def check_evaluation_data(
         argument = f"{name_of_all}[{name!r}]" if name else name_of_all
         if not isinstance(dataset, TaskDataset):
             raise TypeError(
-                f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: scores need the task and its "
-                "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it from "
-                "files, `TaskDataset(task, split, examples, prepared)` from data sets."
+                f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: make it by `TaskSplits.load(…)."
+                "prepare(tokenizer).eval_dataset()`, or by `TaskDataset(task, split, examples, prepared)`."
             )
         if dataset.key in keys:  # by which files of predictions and the model card name it
-            raise UserError(
-                f"`{argument}` is called {dataset.spec.full_name} ({dataset.split}), as another data set is: its "
-                "predictions would replace the other's. Give one another `split`."
-            )
+            name = f"{dataset.spec.full_name} ({dataset.split})"
+            raise UserError(f"`{argument}` is called {name}, as another data set is: give it another `split`.")
         keys.append(dataset.key)
         check_installed(dataset.spec.metric_names)
         check_examples(trainer, argument, [{}] if dataset.prepared is None else dataset.prepared)  # rows alone
@@ -317,10 +301,8 @@ def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Map
     ids = [[*one["input_ids"], *one.get("labels", ())] for one in examples]
     greatest = max((int(token_id) for each in ids for token_id in each), default=0)
     if greatest >= len(tokenizer):
-        raise UserError(
-            f"`{argument}` holds the token id {greatest}, but the tokenizer {tokenizer.name_or_path!r} has "
-            f"{len(tokenizer)} tokens. Prepare the examples with the `processing_class` of the trainer."
-        )
+        what = f"`{argument}` holds the token id {greatest}, but the tokenizer has {len(tokenizer)} tokens"
+        raise UserError(f"{what}: prepare the examples with the `processing_class` of the trainer.")
     is_depth = has_sentence_tokens(trainer.model.config)
     sentence_token = tokenizer.get_vocab().get(SENTENCE_TOKENS[0])
     with_text = [one["input_ids"] for one in examples if len(one["input_ids"]) > 1]  # not only `</s>`
@@ -329,8 +311,7 @@ def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Map
         raise UserError(
             f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens in {wrong:,} of "
             f"{len(with_text):,} examples, but the model is a {type(trainer.model).__name__}. Prepare it by "
-            f"`TaskSplits.prepare(tokenizer, sentence_tokens={is_depth})` with the tokenizer of the model, or train "
-            "the other kind of model."
+            f"`TaskSplits.prepare(tokenizer, sentence_tokens={is_depth})` with the tokenizer of the model."
         )
 
 

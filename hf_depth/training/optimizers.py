@@ -305,10 +305,8 @@ def make_schedule(
     """
     warmup_steps = args.get_warmup_steps(num_training_steps)
     if warmup_steps > num_training_steps and not is_trial:
-        logger.warning(
-            f"The warm-up of {warmup_steps} steps is longer than the run of {num_training_steps}: the learning rate "
-            "does not come to its peak. Give fewer `--warmup_steps`."
-        )
+        what = f"The warm-up of {warmup_steps} steps is longer than the run of {num_training_steps}"
+        logger.warning(f"{what}: the learning rate does not come to its peak. Give fewer `--warmup_steps`.")
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     try:
         options = _schedule_options(kind, args, warmup_steps, num_training_steps)
@@ -344,10 +342,8 @@ def _schedule_options(kind: str, args: TrainingArguments, warmup_steps: int, num
         decay = max(1, decay if stable is None else num_steps - warmup_steps - stable)
     options = {"num_decay_steps": decay} | options
     if before_decay + options["num_decay_steps"] > num_steps:
-        raise UserError(
-            f"warmup_steps {before_decay} and num_decay_steps {options['num_decay_steps']} are more than the "
-            f"{num_steps} steps of the run."
-        )
+        steps = f"warmup_steps {before_decay} and num_decay_steps {options['num_decay_steps']}"
+        raise UserError(f"{steps} are more than the {num_steps} steps of the run.")
     return options
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from transformers.trainer_pt_utils import get_model_param_count
 
 from ..arguments.data_args import CorpusArguments, ObjectiveArguments
@@ -139,10 +139,7 @@ class Run:
         checkpoint is saved and [`Interrupted`], a `SystemExit`, raised.
         """
         if not self._is_restored:
-            raise UserError(
-                f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
-                "the model and, after the end of training, returns the trained one."
-            )
+            raise UserError(f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`.")
         data = {"train": trainer.train_dataset, "eval": trainer.eval_dataset, "test": test_dataset}
         for (step, is_left), (name, dataset) in zip(self.steps.items(), data.items(), strict=True):
             if is_left and dataset is None:
@@ -202,11 +199,9 @@ class Run:
                 decode, pad = trainer.processing_class.decode, trainer.processing_class.pad_token_id
                 with Path(self.args.output_dir, f"predictions{suffix}.jsonl").open("w", encoding="utf-8") as file:
                     for ids, target in zip(output.predictions, output.label_ids, strict=True):
-                        texts = {
-                            "prediction": decode(ids[(ids >= 0) & (ids != pad)]),
-                            "target": decode(target[target >= 0]),
-                        }
-                        file.write(json.dumps(texts, ensure_ascii=False) + "\n")
+                        text = decode(ids[(ids >= 0) & (ids != pad)])
+                        line = {"prediction": text, "target": decode(target[target >= 0])}
+                        file.write(json.dumps(line, ensure_ascii=False) + "\n")
         self.save_test_metrics(trainer, metrics)
 
     def save_test_metrics(self, trainer: DepthTrainer, metrics: Mapping[str, float]) -> None:
@@ -218,8 +213,7 @@ class Run:
         if self.do_train:
             trainer.save_state()  # again, with the last evaluation
             if trainer.is_world_process_zero():
-                path = Path(self.args.output_dir, "losses.png")
-                plot_losses(trainer.state.log_history, path)
+                plot_losses(trainer.state.log_history, Path(self.args.output_dir, "losses.png"))
                 trainer.create_model_card()
         self.report(trainer)
         if self.args.push_to_hub:
@@ -290,10 +284,7 @@ class PretrainingRun(Run):
         is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # no process has the whole model
         shows_order = self.args.do_eval and not is_sharded and has_sentence_tokens(trainer.model.config)
         if shows_order and trainer.is_world_process_zero():
-            # Load the saved model, as a user would.
-            saved = self.do_train and not hasattr(trainer.model, "peft_config")
-            model = AutoModelForSeq2SeqLM.from_pretrained(self.args.output_dir) if saved else trainer.model
-            print_unshuffled(model, trainer.processing_class, _first_examples(trainer.eval_dataset, 100))
+            print_unshuffled(trainer.model, trainer.processing_class, _first_examples(trainer.eval_dataset, 100))
 
 
 def _first_examples(dataset: Any, number: int) -> list[dict[str, Any]]:

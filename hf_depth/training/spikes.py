@@ -176,7 +176,6 @@ def check_parameters(trainer: "DepthTrainer") -> None:
 
 def _not_finite(trainer: "DepthTrainer", what: str) -> str:
     return (
-        f"{what} at step {trainer.state.global_step}. T5 overflows in float16: use `--bf16` or float32; otherwise "
-        "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite until "
-        f"step {trainer.last_good_step}; nothing was saved after that."
+        f"{what} at step {trainer.state.global_step}. It was finite until step {trainer.last_good_step}; nothing was "
+        "saved since. T5 overflows in float16: use `--bf16`; else lower `--learning_rate` or `--max_grad_norm`."
     )

@@ -219,8 +219,7 @@ class TaskTrainer(DepthTrainer):
         inputs = self._prepare_inputs(inputs)
         if "index" not in inputs:
             raise UserError(
-                "The batches of `data_collator` have no `index`, by which each prediction finds its example. Pass on "
-                "that column of the examples, or build on `DataCollatorForTasks`."
+                "The batches have no `index`, which `data_collator` must pass on, as DataCollatorForTasks."
             )
         index = inputs.pop("index")
         loss = self.batch_loss(model, inputs, ignore_keys) if "labels" in inputs else None
@@ -235,10 +234,7 @@ class TaskTrainer(DepthTrainer):
         """What came out of the loop, in the order of the examples."""
         order = np.argsort(index)  # they come as they were read, the longest first
         if not np.array_equal(index[order], np.arange(len(dataset))):
-            raise AssertionError(
-                f"The {len(dataset)} examples of {dataset.spec.name!r} ({dataset.split}) came back as {len(index)}, "
-                "not each of them once: the processes disagree about the data."
-            )
+            raise AssertionError(f"{len(dataset)} examples came back as {len(index)}: the processes read other data.")
         outputs = outputs[order]
         if self.args.prediction_mode == "score_labels":
             check_finite_scores(outputs)

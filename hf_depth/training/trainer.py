@@ -148,8 +148,7 @@ class DepthTrainer(Seq2SeqTrainer):
     ):
         if not isinstance(args, self.args_class):
             raise TypeError(
-                f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got {type(args).__name__}: "
-                f"{type(self).__name__} reads settings that it does not have."
+                f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got {type(args).__name__}."
             )
         if data_collator is None and objective is None:
             raise UserError("`data_collator` is missing: give `objective`, or its collator, `objective.collator()`.")
@@ -498,10 +497,7 @@ class DepthTrainer(Seq2SeqTrainer):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """As [`Seq2SeqTrainer.prediction_step`]; logits, which would pile up, only for `compute_metrics`."""
         if "encoder_segment_ids" in inputs:
-            raise UserError(
-                "The evaluation data are packed, but metrics count examples and `generate()` takes one per row. "
-                "Prepare them by `objective.prepare(documents, packing=False)`."
-            )
+            raise UserError("The evaluation data are packed: prepare them by `objective.prepare(…, packing=False)`.")
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         loss = self.batch_loss(model, inputs, ignore_keys)

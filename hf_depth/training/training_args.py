@@ -158,10 +158,8 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
             return
         other = {"bf16": self.fp16, "fp16": self.bf16}
         if other.get(precision, True):
-            raise UserError(
-                f"ACCELERATE_MIXED_PRECISION={precision}, the `mixed_precision` of `accelerate launch`, must be no, "
-                "or bf16 or fp16 without the flag of the other one."
-            )
+            allowed = "must be no, or bf16 or fp16 without the flag of the other one"
+            raise UserError(f"ACCELERATE_MIXED_PRECISION={precision}, as of `accelerate launch`, {allowed}.")
         setattr(self, precision, True)
 
     def _choose_optimizer(self) -> None:
@@ -176,9 +174,8 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         check_whole_matrices(self, engine)
         if "optim" in is_default and engine is not None and "learning_rate" not in self._defaults:
             raise UserError(
-                f"`learning_rate` {self.learning_rate} without `optim`: under {engine} the default is not "
-                f"{DEFAULT_OPTIMIZER.value}, but adamw_torch, whose learning rates are lower. Give `--optim "
-                "adamw_torch` as well, or leave the learning rate out."
+                f"`learning_rate` {self.learning_rate} without `optim`: under {engine} the default is adamw_torch, "
+                "whose learning rates are lower. Give `--optim adamw_torch` as well, or leave the learning rate out."
             )
         if "learning_rate" in is_default:
             self.learning_rate = self._defaults["learning_rate"] = self._default_rates[self._is_from_scratch]

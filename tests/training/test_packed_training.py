@@ -94,5 +94,5 @@ class PackedTrainingTest(TrainingTestCase):
     def test_packed_evaluation_data_are_refused(self):
         objective, rows = packed(DepthObjective)
         run = self.trainer(tiny_model("depth"), objective.collator(), rows)
-        with self.assertRaisesRegex(ValueError, "The evaluation data are packed, .* packing=False"):
+        with self.assertRaisesRegex(ValueError, "The evaluation data are packed: .* packing=False"):
             run.evaluate(rows)

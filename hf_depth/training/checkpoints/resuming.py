@@ -72,10 +72,8 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
         return last
     problem = _damage_on_any_node(asked, training_args)
     if problem is not None:
-        raise UserError(
-            f"{asked} is no complete checkpoint: {problem}. Name another one by `--resume_from_checkpoint`, or leave "
-            "the argument out to continue from the last complete one in `--output_dir`."
-        )
+        advice = "Without `--resume_from_checkpoint`, the run continues from its last complete one."
+        raise UserError(f"{asked} is no complete checkpoint: {problem}. {advice}")
     _warn_of_a_model_alone(asked)
     return asked
 
@@ -101,10 +99,7 @@ def last_complete_checkpoint(training_args: TrainingArguments, is_needed: bool =
             "Restore the changed files, or give `--resume_from_checkpoint false` to start anew in this folder."
         )
     if is_needed:
-        raise UserError(
-            f"`--resume_from_checkpoint true`: there is no checkpoint in {output_dir}. Name a checkpoint folder, or "
-            "leave the argument out to start anew."
-        )
+        raise UserError(f"`--resume_from_checkpoint true`, but no checkpoint is in {output_dir}: leave it out.")
     return None
 
 
@@ -116,10 +111,7 @@ def _damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArgume
 
 def _warn_of_a_model_alone(folder: str | os.PathLike) -> None:
     if not any(name.startswith(("optimizer", "global_step")) for name in os.listdir(folder)):
-        logger.warning(
-            f"{folder} has the model only (`--save_only_model`): training goes on with a new optimizer and schedule. "
-            "The result differs from a run without the interruption."
-        )
+        logger.warning(f"{folder} has the model only (`--save_only_model`): optimizer and schedule begin anew.")
 
 
 def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> str:
