@@ -12,8 +12,9 @@ import torch
 from absl.testing import parameterized
 from accelerate import PartialState
 from safetensors.torch import load_file, save_file
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
+from hf_depth.training.callbacks import RunTotals
 from hf_depth.training.checkpoints import saving
 from hf_depth.training.checkpoints.manifest import damage, list_files, read_manifest
 from hf_depth.training.checkpoints.saving import rotate, wait_until_on_disk, write_model_manifest
@@ -255,20 +256,29 @@ class WritingTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        arguments = SimpleNamespace(output_dir=str(self.folder), should_save=True)
-        state = SimpleNamespace(global_step=0, best_model_checkpoint=None)
-        self.trainer = SimpleNamespace(args=arguments, state=state, is_deepspeed_enabled=False, is_fsdp_enabled=False)
-        self.trainer.save_total_limit, self.trainer.model_files = None, {}
-        self.trainer.accelerator = PartialState()
+        self.trainer = SimpleNamespace(
+            args=SimpleNamespace(output_dir=str(self.folder), should_save=True, push_to_hub=False),
+            state=TrainerState(),
+            accelerator=PartialState(),
+            totals=RunTotals(),
+            running=mock.Mock(),
+            run_description=None,
+            save_total_limit=None,
+            _total_loss_scalar=0.0,
+            _tr_loss=torch.zeros(()),
+        )
 
     def save(self, step: int):
         """A checkpoint, as a trainer writes it."""
-        self.trainer.state.global_step = step
-        with saving._written_aside(self.trainer, self.folder / f"checkpoint-{step}") as aside:
+
+        def write():
+            aside = Path(self.trainer.args.output_dir, f"checkpoint-{step}")
             save_file({"weight": torch.arange(10.0)}, aside / "model.safetensors")
             for name in ("optimizer.pt", "rng_state.pth", "scheduler.pt"):
                 torch.save({}, aside / name)
-            (aside / "trainer_state.json").write_text("{}")
+
+        self.trainer.state.global_step = step
+        saving.save_checkpoint(self.trainer, self.folder / f"checkpoint-{step}", write)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())
