@@ -276,27 +276,24 @@ class TrackedRun(TrainerCallback, ExportableState):
             saved = state.stateful_callbacks.get(type(self).__name__, {})
             self.identity = saved.get("attributes", {}).get("identity")
         self.identity = self.identity or secrets.token_hex(4)
-        if "wandb" in args.report_to:
-            self._begin_wandb(args)
         if "trackio" in args.report_to and args.run_name is None:
             args.run_name = f"{args.output_dir} {self.identity}"  # by which Trackio knows a run
+        if "wandb" in args.report_to:
+            import wandb
+
+            if wandb.run is None:
+                is_named = bool(os.environ.keys() & {"WANDB_NAME", "WANDB_SWEEP_ID"})
+                wandb.init(
+                    project=os.getenv("WANDB_PROJECT", "huggingface"),
+                    name=args.run_name or (None if is_named else args.output_dir),
+                    id=os.getenv("WANDB_RUN_ID", self.identity),
+                    resume=os.getenv("WANDB_RESUME", "allow"),
+                )
+                self._owns_wandb_run = True
+            self.identity = wandb.run.id
+            wandb.config.update(dict(self.description), allow_val_change=True)
 
     on_train_begin = on_predict = on_log
-
-    def _begin_wandb(self, args: TrainingArguments) -> None:
-        import wandb
-
-        if wandb.run is None:
-            is_named = bool(os.environ.keys() & {"WANDB_NAME", "WANDB_SWEEP_ID"})
-            wandb.init(
-                project=os.getenv("WANDB_PROJECT", "huggingface"),
-                name=args.run_name or (None if is_named else args.output_dir),
-                id=os.getenv("WANDB_RUN_ID", self.identity),
-                resume=os.getenv("WANDB_RESUME", "allow"),
-            )
-            self._owns_wandb_run = True
-        self.identity = wandb.run.id
-        wandb.config.update(dict(self.description), allow_val_change=True)
 
     def end(self, args: TrainingArguments) -> None:
         """End the run that was begun here: the next trainer of this process has one of its own."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T5_WARMUP_STEPS = 10_000  # for which the learning rate of T5 is constant (Raffel et al. 2020, section 3.1.2)
-UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is not known how long training takes
 TRIED_STEPS = 20  # at which its learning rates are computed
 
 
@@ -345,12 +344,6 @@ def _schedule_options(kind: str, args: TrainingArguments, warmup_steps: int, num
         steps = f"warmup_steps {before_decay} and num_decay_steps {options['num_decay_steps']}"
         raise UserError(f"{steps} are more than the {num_steps} steps of the run.")
     return options
-
-
-def check_schedule(args: TrainingArguments, peak: float) -> None:
-    """`UserError` if the schedule cannot be made for a run of the same length with this peak."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
-    make_schedule(args, optimizer, args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH, is_trial=True)
 
 
 # ---- What a resumed run takes of its arguments, not of its checkpoint ----------------------------------------------

@@ -20,7 +20,7 @@ from ..arguments.training_flags import TaskTrainingFlags, TrainingFlags
 from ..errors import UserError, suggestion
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
-from .optimizers import OptimizerName, ScheduleName, check_optimizer, check_schedule, read_options
+from .optimizers import OptimizerName, ScheduleName, check_optimizer, make_schedule, read_options
 from .sharding import check_whole_matrices, dividing_engine
 
 if TYPE_CHECKING:
@@ -148,7 +148,10 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         if uses_own_loading:
             self.accelerator_config.non_blocking = self.dataloader_pin_memory
         check_optimizer(self)
-        check_schedule(self, max(self._default_rates if "learning_rate" in self._defaults else [self.learning_rate]))
+        # The schedule is tried, for a length that may not be known yet.
+        peak = max(self._default_rates if "learning_rate" in self._defaults else [self.learning_rate])
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+        make_schedule(self, optimizer, self.max_steps if self.max_steps > 0 else 1_000_000, is_trial=True)
         self._check()
 
     def _use_precision_of_launcher(self) -> None:
