@@ -1,7 +1,6 @@
 """Evaluation: what it adds up over all examples, its loops over data sets, what the model generates, the order."""
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +37,7 @@ class EvaluationMetrics:
         self.statistics: dict[str, torch.Tensor] = {}
         # `unshuffling_statistics` of each batch, by prefix and way of generating: "free", "constrained".
         self.orders: dict[str, dict[str, list[torch.Tensor]]] = {}
-        self._prefix: str | None = None  # of the present loop
+        self.prefix: str | None = None  # of the present loop
         self.attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
         self._warned_of_attention = False
 
@@ -46,23 +45,18 @@ class EvaluationMetrics:
         """Forget the evaluation before."""
         self.statistics, self.orders, self.attention = {}, {}, None
 
-    @contextlib.contextmanager
-    def loop(self, prefix: str) -> Iterator[None]:
-        """A loop over examples, whose metrics have a prefix."""
+    def begin_loop(self, prefix: str) -> None:
+        """Add up what comes from now on for metrics of this prefix."""
         device = self.trainer.sums_device
         self.statistics[prefix] = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
-        self._prefix, self.orders[prefix] = prefix, {}
-        try:
-            yield
-        finally:
-            self._prefix = None
+        self.prefix, self.orders[prefix] = prefix, {}
 
     def add(self, statistics: torch.Tensor, inputs: Mapping[str, Any]) -> None:
         """Count a batch by its [`example_statistics`]; look at the attention of the first one."""
-        if self._prefix is None:  # no evaluation, but a user's own call
+        if self.prefix is None:  # no evaluation, but a user's own call
             return
         trainer = self.trainer
-        self.statistics[self._prefix] += trainer.accelerator.gather_for_metrics(statistics).sum(0)
+        self.statistics[self.prefix] += trainer.accelerator.gather_for_metrics(statistics).sum(0)
         if self.attention is None:
             with trainer.autocast():
                 self.attention = attention_entropy(trainer._without_wrappers(trainer.model), inputs)
@@ -76,7 +70,7 @@ class EvaluationMetrics:
             tensors = tuple(tensor.cpu() for tensor in tensors)
         rows = unshuffling_statistics(*tensors, self.trainer.model.config)
         rows = self.trainer.accelerator.gather_for_metrics(rows)
-        self.orders[self._prefix].setdefault(decoding, []).append(rows)
+        self.orders[self.prefix].setdefault(decoding, []).append(rows)
 
     def metrics(self, *prefixes: str) -> dict[str, float]:
         """See [`summarize`] and [`summarize_order`]: the metrics of all examples of some loops."""
@@ -95,16 +89,6 @@ class EvaluationMetrics:
             if self.statistics.keys() >= {*prefixes}:
                 metrics |= {f"{prefix}{suffix}_{name}": value for name, value in self.metrics(*prefixes).items()}
         return metrics
-
-
-@contextlib.contextmanager
-def all_metadata(collator: Any) -> Iterator[None]:
-    """Let a collator put the metadata of each example before its input; afterwards none."""
-    collator.set_metadata_probability(1.0)
-    try:
-        yield
-    finally:
-        collator.set_metadata_probability(0.0)
 
 
 def longest_first(dataset: Any) -> list[int] | None:

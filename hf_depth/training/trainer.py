@@ -33,7 +33,6 @@ from .checkpoints.stopping import end_processes
 from .evaluation import (
     WITH_METADATA,
     EvaluationMetrics,
-    all_metadata,
     generate,
     generate_in_order,
     generation_settings,
@@ -464,23 +463,25 @@ class DepthTrainer(Seq2SeqTrainer):
         """As `Trainer.evaluation_loop`, over each example once. A training draws its random numbers as without it."""
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
         devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
-        passes = {metric_key_prefix: contextlib.nullcontext()}
-        collator = objective_collator(self.eval_data_collator)
+        passes, collator = {metric_key_prefix: 0.0}, objective_collator(self.eval_data_collator)
         if has_metadata(dataloader.dataset) and collator is not None:
-            passes[f"{metric_key_prefix}_{WITH_METADATA}"] = all_metadata(collator)
+            passes[f"{metric_key_prefix}_{WITH_METADATA}"] = 1.0
         outputs = []
         prepare_evaluation(self.accelerator, self.model)
         with torch.random.fork_rng(devices, enabled=self.is_in_train):
-            for prefix, with_metadata in passes.items():
+            for prefix, metadata_probability in passes.items():
+                if collator is not None:
+                    collator.set_metadata_probability(metadata_probability)
                 self.gather_function = self.accelerator.gather_for_metrics
-                with with_metadata, self.evaluated.loop(prefix):
-                    output = super().evaluation_loop(
-                        dataloader, description, prediction_loss_only, ignore_keys, prefix
-                    )
+                self.evaluated.begin_loop(prefix)
+                output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, prefix)
                 if f"{prefix}_loss" in output.metrics:
                     metrics = self.evaluated.metrics(prefix)
                     output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
                 outputs.append(output)
+        self.evaluated.prefix = None  # what comes now is no part of it
+        if collator is not None:
+            collator.set_metadata_probability(0.0)
         for output in outputs[1:]:
             output.metrics.pop(f"{prefix}_model_preparation_time", None)
             outputs[0].metrics.update(output.metrics)

@@ -209,7 +209,7 @@ class ArgumentsTest(TrainingTestCase):
         def collate(examples):
             return {name: values for name, values in inner(examples).items() if name != "index"}
 
-        with self.assertRaisesRegex(ValueError, "no `index`, which `data_collator` must pass on, as DataCollatorForTasks"):
+        with self.assertRaisesRegex(ValueError, "no `index`, which `data_collator` must pass on"):
             self.build(data_collator=collate).evaluate()
 
     def test_two_data_sets_of_one_task_and_split_are_refused_with_the_remedy(self):

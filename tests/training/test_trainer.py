@@ -219,7 +219,8 @@ class DeviceTest(TrainingTestCase):
                 run.compute_loss(run.model.train(), inputs)
                 run.compute_loss(run.model.eval(), inputs)
             generated = inputs["labels"].clamp(min=0)
-            with run.evaluated.loop("eval"), copied:
+            run.evaluated.begin_loop("eval")
+            with copied:
                 run.evaluated.add_order("free", generated, inputs)
         self.assertGreater(run.evaluated.orders["eval"]["free"][0].sum(), 0)
 
