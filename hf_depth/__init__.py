@@ -2,12 +2,11 @@
 
 # ruff: noqa: F401 (names for editors)
 
-import importlib.abc
-import importlib.machinery
+import importlib
 import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from . import models  # registers DEPTH models: `AutoModelForSeq2SeqLM.from_pretrained(folder)` knows them
 
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.corpus import load_corpus
@@ -83,28 +82,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _BeforeAnyModel(importlib.abc.MetaPathFinder):
-    """Imports our models before a model of transformers is imported, which takes a second."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        if name != "transformers.models":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            importlib.import_module(".models", __name__)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-# `AutoModelForSeq2SeqLM.from_pretrained(folder)` knows DEPTH models: their import registers them.
-if "transformers.models" in sys.modules:
-    importlib.import_module(".models", __name__)
-else:
-    sys.meta_path.insert(0, _BeforeAnyModel())

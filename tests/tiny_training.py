@@ -258,7 +258,26 @@ class Wrapper(ForgetfulWrapper):
         self.collator.set_epoch(epoch)
 
 
+class Several:
+    """Collators of which each batch goes to one."""
+
+    def __init__(self, collators):
+        self.collators = collators
+
+    def _each(self):
+        return list(self.collators.values() if isinstance(self.collators, dict) else self.collators)
+
+    def __call__(self, examples):
+        return self._each()[len(examples) % len(self.collators)](examples)
+
+    def set_epoch(self, epoch):
+        for collator in self._each():
+            collator.set_epoch(epoch)
+
+
 WRAPPERS = {
     "none": lambda collator: collator,
     "wrapper": Wrapper,
+    "list": lambda collator: Several([collator]),
+    "dict": lambda collator: Several({"all": collator}),
 }

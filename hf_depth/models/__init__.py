@@ -1,7 +1,7 @@
 """
 DEPTH and T5: configuration and modeling, which go to the Hub as they are, and loading.
 
-The import registers DEPTH models with the Auto classes of transformers. `import hf_depth` sees to it.
+The import, which is part of `import hf_depth`, registers DEPTH models with the Auto classes of transformers.
 """
 
 import functools

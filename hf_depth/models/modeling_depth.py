@@ -132,7 +132,8 @@ def make_mask(
     if _is_complete(padding) or (segments is None and groups is None):
         return padding
     if padding is not None:  # a static cache has room for more keys
-        padding = nn.functional.pad(padding.to(tokens.device, torch.bool), (0, max(0, num_keys - padding.shape[1])))
+        room = 0 if cache is None else max(0, num_keys - padding.shape[1])
+        padding = nn.functional.pad(padding.to(tokens.device, torch.bool), (0, room))
     rule, config = MaskRule(padding, segments, groups, is_causal), getattr(stack.config, "text_config", stack.config)
     make = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation]
     options = {"allow_is_causal_skip": False, "dtype": stack.dtype, "device": tokens.device, "config": config}
@@ -143,7 +144,8 @@ def make_mask(
             offset, (length, first) = cache.get_query_offset(layer), cache.get_mask_sizes(tokens.shape[1], layer)
             # A static cache counts on in place, before a block mask is read.
             offset = offset.clone() if isinstance(offset, torch.Tensor) else offset
-        return make(*tokens.shape[:2], length, offset, first, mask_function, **options)
+        places = {"q_length": tokens.shape[1], "kv_length": length, "q_offset": offset, "kv_offset": first}
+        return make(batch_size=tokens.shape[0], **places, mask_function=mask_function, **options)
 
     layer_types = getattr(config, "layer_types", None)
     if not layer_types:
@@ -383,10 +385,23 @@ class DepthMixin:
 
     def _check_first_batch(self, sentence_mask: torch.BoolTensor) -> None:
         """Warn if the first batch of training has no sentence tokens: collators of transformers add none."""
-        if torch.compiler.is_compiling() or sentence_mask.is_meta:
+        if torch.compiler.is_compiling():
+            return
+        config, rows = self.config, self.get_input_embeddings().num_embeddings
+        last = config.first_sentence_token_id + config.num_sentence_tokens - 1
+        is_between = config.first_sentence_token_id <= config.eosen_token_id <= last
+        if max(last, config.eosen_token_id) >= rows or last < config.first_sentence_token_id or is_between:
+            raise ValueError(
+                f"The sentence tokens from {config.first_sentence_token_id} to {last} and `eosen_token_id` "
+                f"{config.eosen_token_id} must differ, and be rows of the {rows} embeddings. "
+                '`load_model(name_or_config, tokenizer, model_type="depth")` takes them from the tokenizer.'
+            )
+        try:
+            has_none = not sentence_mask.any()
+        except RuntimeError:  # the tensor has no values: device "meta", a fake tensor, `torch.vmap`
             return
         self._is_checked = True  # only once, since this waits for the device
-        if not sentence_mask.any():
+        if has_none:
             logger.warning(
                 "The first batch has no sentence tokens, so this DEPTH model trains as a T5 does. Prepare its input "
                 "by an objective or `TaskSplits` of hf_depth, or by `model.encode_sentences`."
@@ -399,6 +414,10 @@ class DepthMixin:
 
     def _losses(self, states, head, labels, num_items_in_batch, loss_weights, skip_logits) -> dict[str, Any]:
         """The fields of the output that follow from what `_decode` returns."""
+        if labels.shape != states.shape[:2]:
+            raise ValueError(
+                f"`labels` {tuple(labels.shape)} and decoder input {tuple(states.shape[:2])} differ in shape."
+            )
         skip_logits = self.training if skip_logits is None else skip_logits
         labels = labels.to(states.device)
         exact = torch.promote_types(states.dtype, torch.float32)

@@ -120,10 +120,17 @@ def _prepared(dataset: Any, split: str, objective: Objective, args: TrainingArgu
     return dataset
 
 
+def objective_collators(data_collator: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """All collators of objectives in that of a trainer: itself, or what it has in an attribute, a list or a dict."""
+    held = [data_collator]
+    for part in getattr(data_collator, "__dict__", {}).values():
+        held += part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else [part]
+    return [one for one in held if isinstance(one, DataCollatorForT5SpanCorruption | DataCollatorForDepth)]
+
+
 def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The collator of an objective: that of a trainer, or what a user's own has in an attribute; `None` if neither."""
-    held = (data_collator, *getattr(data_collator, "__dict__", {}).values())
-    return next((one for one in held if isinstance(one, DataCollatorForT5SpanCorruption | DataCollatorForDepth)), None)
+    """The first of these; `None` if there is none."""
+    return next(iter(objective_collators(data_collator)), None)
 
 
 def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,11 +138,11 @@ def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]
     if objective_collator(data_collator) is None and not hasattr(data_collator, "set_epoch"):
         return data_collator
     data_collator = copy.deepcopy(data_collator)
-    collator = objective_collator(data_collator)
-    for one in (data_collator, collator):
+    collators = objective_collators(data_collator)
+    for one in (data_collator, *collators):
         if hasattr(one, "set_epoch"):
             one.set_epoch(0)  # an earlier trainer may have left it in a later one
-    if collator is not None:
+    for collator in collators:
         collator.seed = EVALUATION_SEED
         collator.set_metadata_probability(0.0)
     return data_collator
@@ -304,7 +311,7 @@ def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Map
         what = f"`{argument}` holds the token id {greatest}, but the tokenizer has {len(tokenizer)} tokens"
         raise UserError(f"{what}: prepare the examples with the `processing_class` of the trainer.")
     is_depth = has_sentence_tokens(trainer.model.config)
-    sentence_token = tokenizer.get_vocab().get(SENTENCE_TOKENS[0])
+    sentence_token = tokenizer.get_vocab().get(SENTENCE_TOKENS[0], -1)
     with_text = [one["input_ids"] for one in examples if len(one["input_ids"]) > 1]  # not only `</s>`
     wrong = sum((sentence_token in ids) != is_depth for ids in with_text)
     if wrong:

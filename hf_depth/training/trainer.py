@@ -46,6 +46,7 @@ from .inputs import (
     check_trainer,
     evaluation_collator,
     objective_collator,
+    objective_collators,
     prepare_inputs,
     set_epoch_of_sampler,
     without_signals,
@@ -463,14 +464,14 @@ class DepthTrainer(Seq2SeqTrainer):
         """As `Trainer.evaluation_loop`, over each example once. A training draws its random numbers as without it."""
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
         devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
-        passes, collator = {metric_key_prefix: 0.0}, objective_collator(self.eval_data_collator)
-        if has_metadata(dataloader.dataset) and collator is not None:
+        passes, collators = {metric_key_prefix: 0.0}, objective_collators(self.eval_data_collator)
+        if has_metadata(dataloader.dataset) and collators:
             passes[f"{metric_key_prefix}_{WITH_METADATA}"] = 1.0
         outputs = []
         prepare_evaluation(self.accelerator, self.model)
         with torch.random.fork_rng(devices, enabled=self.is_in_train):
             for prefix, metadata_probability in passes.items():
-                if collator is not None:
+                for collator in collators:
                     collator.set_metadata_probability(metadata_probability)
                 self.gather_function = self.accelerator.gather_for_metrics
                 self.evaluated.begin_loop(prefix)
@@ -480,7 +481,7 @@ class DepthTrainer(Seq2SeqTrainer):
                     output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
                 outputs.append(output)
         self.evaluated.prefix = None  # what comes now is no part of it
-        if collator is not None:
+        for collator in collators:
             collator.set_metadata_probability(0.0)
         for output in outputs[1:]:
             output.metrics.pop(f"{prefix}_model_preparation_time", None)

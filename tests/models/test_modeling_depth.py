@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from absl.testing import parameterized
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -27,6 +28,7 @@ from tiny_models import (
     SENTENCE_TOKENS,
     V1_0,
     V1_1,
+    VOCAB_SIZE,
     captured_masks,
     dense_mask,
     gradients,
@@ -265,7 +267,20 @@ class FirstBatchTest(parameterized.TestCase):
         self.assertLen(logs.output, 1)
         self.assertIn("trains as a T5 does", logs.output[0])
 
+    @parameterized.parameters(
+        {"first_sentence_token_id": VOCAB_SIZE - 5, "eosen_token_id": 4},
+        {"first_sentence_token_id": 40, "eosen_token_id": VOCAB_SIZE},
+        {"eosen_token_id": 45},  # of a sentence token
+    )
+    def test_training_with_ids_that_have_no_rows_of_their_own_is_refused(self, **changes):
+        model = DepthForConditionalGeneration(tiny_config(**changes)).train()
+        with self.assertRaisesRegex(ValueError, "must differ, and be rows of the .* embeddings.*load_model"):
+            model(**random_batch(6))
+
     def test_tensors_without_values_are_not_looked_at(self):  # of an estimate of memory, say
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fake = tiny_model().train()
+            self.assertEqual(fake(**random_batch(6)).loss.dim(), 0)
         model = tiny_model().train().to("meta")
         batch = {name: values.to("meta") for name, values in random_batch(6).items()}
         self.assertEqual(model(**batch).loss.device.type, "meta")
@@ -298,6 +313,13 @@ class SignatureTest(parameterized.TestCase):
 
 
 class LossTest(parameterized.TestCase):
+    @parameterized.parameters("depth", "t5")
+    def test_labels_have_the_shape_of_the_decoder_input(self, kind):
+        model, batch = model_of(kind).train(), random_batch(9)
+        batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+        with self.assertRaisesRegex(ValueError, r"`labels` \(3, 8\) and decoder input \(3, 9\) differ in shape"):
+            model(**{**batch, "labels": batch["labels"][:, :-1]})
+
     @parameterized.parameters(*MODELS)
     def test_token_losses_are_cross_entropy_and_zero_without_a_label(self, kind):
         model, batch = model_of(kind), random_batch(8)

@@ -185,7 +185,7 @@ class ArgumentsTest(TrainingTestCase):
         ):
             self.build(train_dataset=rte_rows(2))
 
-    @parameterized.parameters(("depth", "train_dataset"), ("t5", "eval_dataset"))
+    @parameterized.parameters(("depth", "train_dataset"), ("t5", "eval_dataset"), ("t5", "train_dataset"))
     def test_each_example_agrees_with_the_model_on_sentence_tokens(self, kind, argument):
         rows, other = rte_rows(4), "t5" if kind == "depth" else "depth"
         counts = {"num_cut_tokens": [0], "num_cut_target_tokens": [0]}
@@ -198,6 +198,12 @@ class ArgumentsTest(TrainingTestCase):
             right = TaskDataset(RTE, "validation", many.select(range(5)), right)
             mixed = TaskDataset(RTE, "validation", many, mixed)
         self.build(kind, **{argument: right})
+        if argument == "train_dataset":
+            self.build(
+                kind,
+                train_dataset=prepared(rows, kind).with_format("torch"),
+                processing_class=tiny_tokenizer(kind == "depth"),
+            )
         with self.assertRaisesRegex(
             ValueError, f"`{argument}` was prepared with.* sentence tokens in 1 of 5 examples, but"
         ):

@@ -192,7 +192,7 @@ class NoiseTest(TrainingTestCase):
         self.assertTrue(torch.equal(one["input_ids"], other["input_ids"]))
         self.assertFalse(torch.equal(second.data_collator(rows(3))["input_ids"], one["input_ids"]))
 
-    @parameterized.parameters("none", "wrapper")
+    @parameterized.parameters("none", "wrapper", "list", "dict")
     def test_all_seeds_are_evaluated_on_the_same_noise(self, wrapper):
         run = trainer("depth", self.folder)
         same = [self.evaluated_with(run, seed, WRAPPERS[wrapper]) for seed in (42, 1, 2)]
