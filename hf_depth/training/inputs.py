@@ -233,7 +233,7 @@ def check_trainer(trainer: "DepthTrainer") -> None:
     is_function = inspect.isroutine(collator) or isinstance(collator, functools.partial)
     if is_function or (objective_collator(collator) is not None and not hasattr(collator, "set_epoch")):
         advice = "A class with a method `set_epoch(epoch)` passes them on."
-        logger.warning(f"`data_collator` is not told of new epochs: all have the same noise. {advice}")
+        logger.warning(f"`data_collator` is not told of epochs: one of ours in it makes the same noise. {advice}")
     if isinstance(trainer.train_dataset, IterableDataset):
         logger.warning("The noise repeats if `train_dataset` does: make streams by `objective.prepare_splits(...)`.")
     is_divided_again = trainer.accelerator.dispatch_batches is not False or trainer.accelerator.split_batches
