@@ -202,14 +202,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
         ("pretrain_t5", "learning_rate"), ("fine_tune_t5", "benchmark"), ("compare_checkpoints", "checkpoints")
     )
     def test_help_and_a_typo_wait_for_no_model_and_no_data(self, script, flag):
-        heavy = {
-            "datasets",
-            "pandas",
-            "peft",
-            "accelerate",
-            "transformers.trainer_utils",
-            "transformers.modeling_utils",
-        }
+        heavy = {"datasets", "peft", "accelerate", "transformers.trainer_utils", "transformers.modeling_utils"}
         code = (
             f"import contextlib, sys, {script}\n"
             f"for flag in ('--help', '--{flag[:-2]}'):\n    with contextlib.suppress(SystemExit):\n"
