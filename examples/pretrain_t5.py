@@ -89,11 +89,12 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
 def prepare_only(model_args, corpus_args, objective_args, training_args) -> None:
     """`--preprocessing_only`: write the shards, which are all that is made."""
     corpus = hf_depth.load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
-    tokenizer = model_args.load_tokenizer()
-    if tokenizer is None:
-        tokenizer = model_args.train_tokenizer(corpus_args.training_texts(corpus["train"]), training_args)
-    objective = objective_args.build(model_args.model_type, tokenizer)
-    shards = hf_depth.prepare_shards(corpus, objective, **corpus_args.for_sharding(model_args.cache_dir))
+    with corpus_args.alone_in_shards():
+        tokenizer = model_args.load_tokenizer(of_data=corpus_args.begun_tokenizer)
+        if tokenizer is None:
+            tokenizer = model_args.train_tokenizer(corpus_args.training_texts(corpus["train"]), training_args)
+        objective = objective_args.build(model_args.model_type, tokenizer)
+        shards = hf_depth.prepare_shards(corpus, objective, **corpus_args.for_sharding(model_args.cache_dir))
     print(f"\nThe shards are in {shards.folder}:\n{shards.table()}", flush=True)
 
 

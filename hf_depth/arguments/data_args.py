@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -210,6 +211,19 @@ class CorpusArguments:
             "text": self.describe_text(cache_dir),
             "overwrite": self.overwrite_cache,
         }
+
+    def alone_in_shards(self) -> AbstractContextManager[None]:
+        """Lock the folder of the shards, after waiting for another process that prepares them."""
+        from ..data.shards import alone_in
+
+        return alone_in(self.tokenized_dataset_dir)
+
+    @property
+    def begun_tokenizer(self) -> str | None:
+        """The folder of the tokenizer with which shards have begun to be prepared, and should be continued."""
+        from ..data.shards import begun_tokenizer_folder
+
+        return None if self.overwrite_cache else begun_tokenizer_folder(self.tokenized_dataset_dir)
 
     def open_shards(self) -> "ShardFolder | None":
         """The shards to train from, `None` if the run prepares the text. `UserError` beside another text."""

@@ -282,17 +282,20 @@ class DocumentMixture(dict[str, Documents]):
 
 
 def each_source(
-    documents: Documents | DocumentMixture, text_column: str
+    documents: Documents | Mapping[str, Documents], text_column: str
 ) -> Iterator[tuple[str, Documents, str, bool]]:
     """
     Yield the name, the documents and the text column of each source of a split, and whether it must be downloaded.
     Without a mixture there is one source, whose name is empty.
     """
-    if not isinstance(documents, DocumentMixture):
-        yield "", documents, text_column, False
-    else:
+    if isinstance(documents, DocumentMixture):
         for name, source in documents.sources.items():
             yield name, documents[name], source.text_column, source.is_remote
+    elif isinstance(documents, Mapping):
+        for name, part in documents.items():
+            yield name, part, text_column, False
+    else:
+        yield "", documents, text_column, False
 
 
 # ---- Examples -------------------------------------------------------------------------------------------------------
@@ -315,13 +318,19 @@ def join_sources(
     """
     found = {f"{name} {split}": counts for name, counts in statistics.items() if counts}
     together = {split: summed_statistics(list(found.values()))} if found else {}
+    if mixing is None and len(sources) > 1:
+        raise UserError(
+            f"{split} has several sources: {', '.join(sources)}. Say how to mix them by `dataset_mixture`."
+        )
     if mixing is None:
         (examples,) = sources.values()
         return examples, together
     found |= together
     if split == "train":
-        are_streams = isinstance(next(iter(sources.values())), ExampleStream)
-        sources = (MixtureStream if are_streams else MixtureDataset)(sources, mixing, seed)
+        are_streams = {isinstance(part, ExampleStream) for part in sources.values()}
+        if len(are_streams) > 1:
+            raise UserError("A mixture has map-style data or streams, not both.")
+        sources = (MixtureStream if True in are_streams else MixtureDataset)(sources, mixing, seed)
         logger.info(f"{split}: {sources.description}")
     return sources, found
 

@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+from filelock import FileLock, Timeout
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
@@ -35,7 +36,6 @@ from .base_objective import Objective
 from .columns import readable_documents
 from .corpus import CONTENT, describe_file
 from .mixture import (
-    DocumentMixture,
     Mixing,
     MixtureDataset,
     Statistics,
@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 SHARDS_VERSION = 4
 TOKENIZER_FOLDER = "tokenizer"
 COUNTS_FILE = "counts.json"  # of a shard: what it holds, and a hash of what it was made of
+LOCK_FILE = "_lock"  # in the folder while it is written to
 SOURCE = "text"  # the name of the source of documents without a mixture
 SHARD_SIZE = 16_000_000  # bytes of text
 
@@ -67,8 +68,8 @@ class ShardFolder:
     """
     A finished folder of shards. Open one with [`ShardFolder.open`], write one with [`prepare_shards`].
 
-    The `manifest` is its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `mixing`, `counts`, and a
-    `digest` of text and settings, by which runs are described.
+    The `manifest` is its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `mixing`, `counts`, the
+    `fingerprint` of the documents, and a `digest` of text and settings, by which runs are described.
 
     >>> import tempfile
     >>> from hf_depth import ShardFolder, SpanCorruptionObjective, prepare_shards, train_tokenizer
@@ -264,11 +265,60 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
+def _begun(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a folder to write to, `None` if it is new. Raises if the folder holds something else."""
+    manifest = _read_manifest(folder)
+    others = {path.name for path in folder.glob("[!_]*")} - {TOKENIZER_FOLDER}  # which is trained there
+    if manifest is None and others:
+        raise UserError(
+            f"`tokenized_dataset_dir` {folder} is no folder of shards, but holds {min(others)}. Name a new folder."
+        )
+    return manifest
+
+
+def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
+    """The folder of the tokenizer of a preparation that has begun, with which it goes on; `None` if it is new."""
+    return None if _begun(Path(folder)) is None else str(Path(folder, TOKENIZER_FOLDER))
+
+
+def _is_finished(folder: Path, manifest: Mapping[str, Any], fingerprint: str) -> bool:
+    """Whether a folder holds whole shards of all documents with this fingerprint."""
+    if "counts" not in manifest or manifest.get("fingerprint") != fingerprint:
+        return False
+    try:
+        shards = ShardFolder.open(folder)
+        return all(shards.sources(split) for split in shards.counts)
+    except UserError:  # a shard is missing or damaged
+        return False
+
+
+@contextlib.contextmanager
+def alone_in(folder: str | os.PathLike) -> Iterator[None]:
+    """Lock a folder while the block runs, which may be nested. Waits for another process that prepares it."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    lock = FileLock(Path(folder).resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
+    try:
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=0)
+        if not lock.is_locked:
+            logger.warning(f"Waiting for another process that prepares {folder}.")
+            lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        logger.warning(f"{folder} cannot be locked ({error}): make sure that no other process prepares it now.")
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            if lock.lock_counter == 1:  # after the release, the file may belong to another process
+                Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
+
+
 # ---- Preparation ----------------------------------------------------------------------------------------------------
 
 
 def prepare_shards(
-    corpus: Mapping[str, Dataset | DocumentMixture],
+    corpus: Mapping[str, Dataset | Mapping[str, Dataset]],
     objective: Objective,
     folder: str | os.PathLike,
     *,
@@ -283,7 +333,8 @@ def prepare_shards(
     grow with the corpus. Shards of an earlier call with the same arguments are kept.
 
     Args:
-        corpus: the splits of [`load_corpus`], without streams. The mixing of a [`DocumentMixture`] is saved, too.
+        corpus: the splits of [`load_corpus`], without streams. A split is one data set, or several by the names of
+            their sources. The mixing of a [`DocumentMixture`] is saved, too.
         objective: what prepares them. Its tokenizer is saved, too.
         folder: new, empty, or from an earlier call, whose shards `overwrite` replaces.
         text_column: the column with the documents. The sources of a [`DocumentMixture`] have their own.
@@ -308,37 +359,53 @@ def prepare_shards(
                 part, _ = readable_documents(part, column, objective.metadata_columns)
             sources.append((split, name or SOURCE, part, column))
     folder, plan = Path(folder), _plan(objective, shard_size, text or {})
-    saved = _read_manifest(folder)
-    others = {path.name for path in folder.glob("*")} - {TOKENIZER_FOLDER}  # which is trained there
-    if saved is None and others:
-        raise UserError(
-            f"`tokenized_dataset_dir` {folder} is no folder of shards, but holds {min(others)}. Name a new folder."
-        )
-    if overwrite and saved is not None:
-        for split in corpus:
-            shutil.rmtree(folder / split, ignore_errors=True)
-    elif changed := differences(saved or plan, plan, plan):
-        raise UserError(
-            f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
-            "folder, or prepare this one anew by `overwrite_cache`."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / MANIFEST_FILE, json.dumps(plan, indent=2))
-    objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)
-    counts, digests = {split: {} for split in corpus}, []
+    fingerprint = _digest([(split, source, column, part._fingerprint) for split, source, part, column in sources])
+    mixing = getattr(corpus.get("train"), "mixing", None)  # may change from call to call: no example depends on it
+    mixing = mixing and asdict(mixing)
+    with alone_in(folder):
+        saved = _begun(folder)
+        saved = None if overwrite else saved
+        if changed := differences(saved or plan, plan, plan):
+            raise UserError(
+                f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose "
+                "another folder, or prepare this one anew by `overwrite_cache`."
+            )
+        if saved is not None and _is_finished(folder, saved, fingerprint):
+            logger.info(f"{folder} is already finished.")
+            if saved["mixing"] != mixing:
+                replace_text(folder / MANIFEST_FILE, json.dumps(saved | {"mixing": mixing}, indent=2))
+            return ShardFolder.open(folder)
+        if saved is None:
+            objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # first: a manifest implies a tokenizer
+        replace_text(folder / MANIFEST_FILE, json.dumps(plan, indent=2))
+        if overwrite:
+            for split in corpus:
+                shutil.rmtree(folder / split, ignore_errors=True)
+        written = _write_shards(sources, objective, folder, plan, num_proc)
+        finished = plan | written | {"fingerprint": fingerprint, "mixing": mixing}
+        replace_text(folder / MANIFEST_FILE, json.dumps(finished, indent=2))
+        return ShardFolder.open(folder)
+
+
+def _write_shards(
+    sources: Iterable[tuple[str, str, Dataset, str]],
+    objective: Objective,
+    folder: Path,
+    plan: Mapping[str, Any],
+    num_proc: int | None,
+) -> dict[str, Any]:
+    """Write the shards that lack; the counts of all by split and source, and their common digest."""
+    counts, digests = {}, []
     for split, source, documents, column in sources:
         make = objective.training_preprocessor if split == "train" else objective.preprocessor
         writer = _ShardWriter(documents, make(column), plan, folder / split / source, objective.tokenizer)
         written = writer.write_all(num_proc)
         digests += written.pop("digest")
-        counts[split][source] = {"shards": len(written["number"])}
-        counts[split][source] |= {name: sum(numbers) for name, numbers in written.items() if name != "number"}
+        number = {"shards": len(written.pop("number"))}
+        counts.setdefault(split, {})[source] = number | {name: sum(numbers) for name, numbers in written.items()}
     for split, found in counts.items():
         objective.report(summed_statistics(list(map(_of_examples, found.values()))), split)
-    mixing = getattr(corpus.get("train"), "mixing", None)  # may change from call to call: no example depends on it
-    finished = {"counts": counts, "digest": _digest(digests), "mixing": mixing and asdict(mixing)}
-    replace_text(folder / MANIFEST_FILE, json.dumps(plan | finished, indent=2))
-    return ShardFolder.open(folder)
+    return {"counts": counts, "digest": _digest(digests)}
 
 
 class _ShardWriter:

@@ -189,6 +189,7 @@ class MixingTest(parameterized.TestCase):
         (streams(), Mixing(), "give each source of the mixture a `weight`"),
         (streams(), Mixing(WEIGHTS, 1.0, "first_exhausted"), "first_exhausted has no meaning for streams"),
         (streams(), Mixing({"novels": 1}), r"weights for \['novels'\], but the sources are"),
+        ({"a": table(3), **streams()}, Mixing(), "map-style data or streams, not both"),
         ({"a": table(3), "b": table(3).select([])}, Mixing(), "'b' of the mixture has no examples"),
     )
     def test_sources_that_cannot_be_mixed_are_refused(self, sources, mixing, message):

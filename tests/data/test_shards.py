@@ -107,10 +107,22 @@ class ResumedPreparationTest(ShardsTestCase):
         self.prepare(name="whole")
         self.assertEqual(contents(self.path("killed")), contents(self.path("whole")))
 
+    def test_two_processes_prepare_a_folder_one_after_the_other(self):
+        other = multiprocessing.get_context("fork").Process(target=self.prepare)
+        with shards.alone_in(self.path("shards")):
+            other.start()
+            other.join(1)
+            self.assertTrue(other.is_alive())
+            self.assertFalse(Path(self.path("shards"), "manifest.json").exists())
+        other.join()
+        self.assertEqual(other.exitcode, 0)
+        self.prepare(name="alone")
+        self.assertEqual(contents(self.path("shards")), contents(self.path("alone")))
+
     def test_a_finished_folder_is_left_as_it_is_unless_it_is_to_be_overwritten(self):
         folder = self.prepare()
         before = contents(folder.folder)
-        with mock.patch.object(shards._ShardWriter, "_write", side_effect=AssertionError):
+        with mock.patch.object(shards, "_write_shards", side_effect=AssertionError):  # nor are documents read
             self.prepare()
             self.assertEqual(contents(folder.folder), before)
             with self.assertRaises(AssertionError):
@@ -167,6 +179,9 @@ class ResumedPreparationTest(ShardsTestCase):
         message = r"holds another preparation, with .*max_source_length 96 \(now 64\).*`overwrite_cache`"
         with self.assertRaisesRegex(ValueError, message):
             prepare_shards({"train": documents()}, OBJECTIVES["t5"](), folder.folder, shard_size=2000)
+        Path(self.path("begun")).mkdir()
+        self.write("begun/_manifest.json.host.7", "")  # of a process that was killed
+        self.prepare(name="begun")
         self.write("notes.txt", "mine")
         with self.assertRaisesRegex(ValueError, "is no folder of shards, but holds"):
             prepare_shards({"train": documents()}, OBJECTIVES["t5"](), self.folder, overwrite=True)
@@ -220,6 +235,14 @@ class ShardFolderTest(ShardsTestCase):
         with mock.patch.object(shards._ShardWriter, "_write", side_effect=AssertionError):
             folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
         self.assertEqual(folder.mixing, Mixing({"a": 3.0, "b": 1.0}))
+
+    def test_several_sources_need_a_mixing(self):
+        parts = {"train": {"a": documents(10), "b": documents(25)}}
+        folder = prepare_shards(parts, OBJECTIVES["depth"](), self.path("shards"))
+        with self.assertRaisesRegex(ValueError, "train has several sources: a, b. Say how .* `dataset_mixture`"):
+            folder.load_splits(OBJECTIVES["depth"](), ["train"])
+        data, _ = folder.load_splits(OBJECTIVES["depth"](), ["train"], mixing=Mixing())
+        self.assertEqual(data["train"].source_names, ["a", "b"])
 
     def test_the_digest_is_that_of_the_content(self):
         digest = self.prepare().manifest["digest"]

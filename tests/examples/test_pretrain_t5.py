@@ -24,8 +24,10 @@ from helpers import (
     tiny_tokenizer,
 )
 from hf_depth import DepthForConditionalGeneration
+from hf_depth.arguments import ModelArguments
 from hf_depth.errors import UserError
 from hf_depth.evaluation.plots import plot_losses
+from tiny_shards import contents
 
 SCRIPT = ROOT / "examples" / "pretrain_t5.py"
 
@@ -216,6 +218,20 @@ class PretrainTest(parameterized.TestCase):
         self.assertIn("texts.jsonl", (self.folder / "from_shards" / "README.md").read_text())
         with self.assertRaisesRegex(ValueError, r"were prepared with max_source_length 64 \(now 48\)"):
             self.script.main(self.flags(**from_shards, max_source_length=48, output_dir=self.folder / "other"))
+
+    def test_a_changed_text_is_refused_and_leaves_prepared_shards_as_they_are(self):
+        text, folder = self.folder / "mine.txt", self.folder / "shards"
+        text.write_text(Path(self.train_file).read_text())
+        flags = self.flags(train_file=text, tokenized_dataset_dir=folder, preprocessing_only=True)
+        self.script.main(flags)
+        before = contents(folder)
+        with mock.patch.object(ModelArguments, "train_tokenizer", side_effect=AssertionError):
+            self.script.main(flags)
+            self.assertEqual(contents(folder), before)
+            text.write_text(text.read_text() + "One more line.\n")
+            with self.assertRaisesRegex(ValueError, "holds another preparation"):
+                self.script.main(flags)
+        self.assertEqual(contents(folder), before)
 
     def test_two_launched_processes_train_as_one_and_log_to_wandb_offline_without_secrets(self):
         # One test, as nothing here takes longer than the start of a launcher and of its processes.
