@@ -201,9 +201,14 @@ class ScriptParser(HfArgumentParser):
             raise UserError(message)
         place = f" (in {self.path})" if found[1].rpartition(".")[2] in self.file_flags else ""
         message = message[found.end() :]
-        if choice := re.match(r"invalid choice: '.*?'", message):
-            names = filter(None, self._option_string_actions[f"--{found[1]}"].choices)
-            message = f"{choice[0]}. The choices are: {listed(names)}."
+        if choice := re.match(r"invalid choice: '(.*?)'", message):
+            names = list(filter(None, self._option_string_actions[f"--{found[1]}"].choices))
+            # `adamv` may mean any that begins with `adamw`.
+            cut = {name[: len(choice[1])] for name in names if choice[1]}
+            beginnings = difflib.get_close_matches(choice[1], cut, n=1)
+            meant = [name for name in names if name.startswith(tuple(beginnings))]
+            known = f"Did you mean {listed(meant)}?" if meant else f"The choices are: {listed(names)}."
+            message = f"{choice[0]}. {known}"
         raise UserError(f"argument `--{found[1]}`{place}: {message}")
 
     def _with_options(self, args: Sequence[str]) -> Iterator[str]:

@@ -347,27 +347,16 @@ class DepthMixin:
             self._check_first_batch(sentence_mask)
         so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
         tokens = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
-        decoder, length, num_sources = self.get_decoder(), tokens.shape[1], encoder_outputs[0].shape[1]
+        decoder, num_sources = self.get_decoder(), encoder_outputs[0].shape[1]
         segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
         groups = None
         if getattr(self.config, "hierarchical_cross_mask", False):
-            is_new = so_far[:, -length:]
+            is_new = so_far[:, -tokens.shape[1] :]
             if decoder_input_ids is not None:  # `so_far` may have room for more
                 is_new = is_sentence_token(decoder_input_ids, self.config)
             groups = sentence_to_sentence_groups(is_new, sentence_mask.to(tokens.device), segments)
         cross_mask = make_mask(decoder, tokens, num_sources, attention_mask, segments, groups)
-        groups, num_keys = None, length if cache is None else _num_keys(cache, length, decoder.config)
-        if getattr(self.config, "hierarchical_decoder_mask", False) and not _is_complete(decoder_attention_mask):
-            if (room := num_keys - so_far.shape[1]) > 0:  # of a static cache, or tokens in it are not in `so_far`
-                if 0 < (past := cache.get_seq_length()) > so_far.shape[1] - length:
-                    raise ValueError(
-                        f"`cache` holds {int(past)} tokens, but `decoder_sentence_mask` is missing or does not cover "
-                        "them. Prefix tuning (PEFT) fills `cache` with virtual tokens: use LoRA instead."
-                    )
-                so_far = nn.functional.pad(so_far, (0, room))
-            groups = sentence_to_sentence_groups(so_far, so_far)
-        segments = segments and (decoder_segment_ids, decoder_segment_ids)
-        own_mask = make_mask(decoder, tokens, num_keys, decoder_attention_mask, segments, groups, True, cache)
+        own_mask = self._decoder_mask(tokens, so_far, decoder_attention_mask, decoder_segment_ids, cache)
         states, head, outputs = self._decode(
             attention_mask=cross_mask,
             decoder_attention_mask=own_mask,
@@ -382,6 +371,22 @@ class DepthMixin:
             return DepthSeq2SeqLMOutput(**{**outputs, "logits": head(states)})
         losses = self._losses(states, head, labels, num_items_in_batch, loss_weights, skip_logits)
         return DepthSeq2SeqLMOutput(**{**outputs, **losses})
+
+    def _decoder_mask(self, tokens, so_far, padding, segment_ids, cache) -> Any:
+        """The mask of the decoder: `so_far` says which of all its tokens are sentence tokens."""
+        decoder, length = self.get_decoder(), tokens.shape[1]
+        groups, num_keys = None, length if cache is None else _num_keys(cache, length, decoder.config)
+        if getattr(self.config, "hierarchical_decoder_mask", False) and not _is_complete(padding):
+            if (room := num_keys - so_far.shape[1]) > 0:  # of a static cache, or tokens in it are not in `so_far`
+                if 0 < (past := cache.get_seq_length()) > so_far.shape[1] - length:
+                    raise ValueError(
+                        f"`cache` holds {int(past)} tokens, but `decoder_sentence_mask` is missing or does not cover "
+                        "them. Prefix tuning (PEFT) fills `cache` with virtual tokens: use LoRA instead."
+                    )
+                so_far = nn.functional.pad(so_far, (0, room))
+            groups = sentence_to_sentence_groups(so_far, so_far)
+        segments = None if segment_ids is None else (segment_ids, segment_ids)
+        return make_mask(decoder, tokens, num_keys, padding, segments, groups, True, cache)
 
     def _check_first_batch(self, sentence_mask: torch.BoolTensor) -> None:
         """Warn if the first batch of training has no sentence tokens: collators of transformers add none."""
