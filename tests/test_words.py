@@ -14,7 +14,7 @@ from helpers import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted((ROOT / "hf_depth").rglob("*.py"))
-MOST_PAGES, MOST_WORDS, LONGEST_SENTENCE = 24, 18_000, 25
+MOST_PAGES, MOST_WORDS, LONGEST_SENTENCE = 24, 20_000, 25
 BLOCK = re.compile(r"^(?P<fence> *`{3,})[^\n]*\n.*?^(?P=fence)$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TABLE = re.compile(r"^\|.*$", re.MULTILINE)
@@ -72,7 +72,7 @@ def figures(markdown: str) -> dict[str, int]:
     """What a page has, counted in its sentences; `all words` are those of code and tables, too."""
     found = sentences(markdown)
     return {
-        "all words": words(markdown),
+        "all words": len(markdown.split()),
         "words": sum(map(words, found)),
         "sentences": len(found),
         "long": sum(words(sentence) > LONGEST_SENTENCE for sentence in found),
@@ -83,7 +83,7 @@ def figures(markdown: str) -> dict[str, int]:
 
 class WordsTest(parameterized.TestCase):
     def test_the_pages_are_few_and_short(self):
-        found = {name: words(page) for name, page in read(PAGES).items()}
+        found = {name: len(page.split()) for name, page in read(PAGES).items()}
         self.assertLessEqual(len(found), MOST_PAGES)
         self.assertLessEqual(sum(found.values()), MOST_WORDS, found)
 
