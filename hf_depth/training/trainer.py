@@ -45,7 +45,6 @@ from .inputs import (
     check_packed_rows,
     check_trainer,
     evaluation_collator,
-    objective_collator,
     objective_collators,
     prepare_inputs,
     set_epoch_of_sampler,
@@ -233,9 +232,9 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def longest_target(self) -> int | None:
         """Tokens of the longest target with the start token; `None` if it is not known."""
-        collator = objective_collator(self.data_collator) or self.data_collator
-        length = getattr(collator, "max_target_length", None)
-        return None if length is None else length + 1
+        collators = objective_collators(self.data_collator) or [self.data_collator]
+        lengths = [getattr(collator, "max_target_length", None) for collator in collators]
+        return None if None in lengths else max(lengths) + 1
 
     @property
     def weights_step(self) -> int:
@@ -469,7 +468,10 @@ class DepthTrainer(Seq2SeqTrainer):
             passes[f"{metric_key_prefix}_{WITH_METADATA}"] = 1.0
         outputs = []
         prepare_evaluation(self.accelerator, self.model)
-        with torch.random.fork_rng(devices, enabled=self.is_in_train):
+        with torch.random.fork_rng(devices, enabled=self.is_in_train), contextlib.ExitStack() as at_end:
+            at_end.callback(setattr, self.evaluated, "prefix", None)  # what comes then is no part of it
+            for collator in collators:
+                at_end.callback(collator.set_metadata_probability, 0.0)
             for prefix, metadata_probability in passes.items():
                 for collator in collators:
                     collator.set_metadata_probability(metadata_probability)
@@ -480,9 +482,6 @@ class DepthTrainer(Seq2SeqTrainer):
                     metrics = self.evaluated.metrics(prefix)
                     output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
                 outputs.append(output)
-        self.evaluated.prefix = None  # what comes now is no part of it
-        for collator in collators:
-            collator.set_metadata_probability(0.0)
         for output in outputs[1:]:
             output.metrics.pop(f"{prefix}_model_preparation_time", None)
             outputs[0].metrics.update(output.metrics)

@@ -56,6 +56,17 @@ class MetadataTest(TrainingTestCase):
         self.assertLen([log for log in run.state.log_history if "eval_with_metadata_loss" in log], 2)
         self.assertEqual(collator.metadata_probability, 0.5)
 
+    def test_an_evaluation_that_is_interrupted_leaves_nothing_behind(self):
+        run = trainer("depth", self.folder)
+        before = run.evaluate(self.data())
+        step = mock.Mock(side_effect=[*[mock.DEFAULT] * 2, KeyboardInterrupt], wraps=run.prediction_step)
+        with mock.patch.object(run, "prediction_step", step), self.assertRaises(KeyboardInterrupt):
+            while True:
+                run.evaluate(self.data())
+        self.assertIsNone(run.evaluated.prefix)
+        self.assertEqual(objective_collator(run.eval_data_collator).metadata_probability, 0.0)
+        self.assertEqual(run.evaluate(self.data())["eval_with_metadata_loss"], before["eval_with_metadata_loss"])
+
 
 class EvaluationTest(TrainingTestCase):
     def test_generation_scores_the_order_and_predict_returns_it(self):
