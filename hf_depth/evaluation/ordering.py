@@ -144,8 +144,8 @@ def order_sentences(
     >>> tokenizer = add_sentence_tokens(train_tokenizer(sentences, vocab_size=300, allow_fewer=True))
     >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     >>> result = order_sentences(model, tokenizer, sentences, num_beams=6)
-    >>> sorted(result["order"])
-    [0, 1, 2]
+    >>> sorted(result["order"]), result["log_probability"] > -1.8  # not less probable than one of 3! at random
+    ([0, 1, 2], True)
     """
     check_at_least_one(num_beams=num_beams, num_arrangements=num_arrangements, batch_size=batch_size)
     check_has_order("sentences", sentences)
