@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase, T5Config
 
-from hf_depth.data.noise_lengths import t5_input_and_target_lengths
+from hf_depth.data.noise_lengths import t5_bounds
 from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids, sentinel_token_ids
 
 Example = Mapping[str, Any]
@@ -57,7 +57,7 @@ def nanot5_optimizer(path: Path, parameters: Iterable[nn.Parameter]) -> torch.op
 
 def nanot5_collator(path: Path, tokenizer: PreTrainedTokenizerBase, noise: tuple[float, float], raw: int) -> Collator:
     """`DataCollatorForT5MLM` of a checkout, for texts of `raw` tokens; `noise`: density and mean length of a span."""
-    lengths = map(int, t5_input_and_target_lengths(raw, *noise))
+    lengths = map(int, t5_bounds(raw, *noise)[:2])
     return _nanot5_utilities(path, "DataCollatorForT5MLM").DataCollatorForT5MLM(tokenizer, *noise, *lengths, 0)
 
 

@@ -52,11 +52,11 @@ from hf_depth import (  # noqa: E402
     train_tokenizer,
 )
 from hf_depth.data.noise_lengths import (  # noqa: E402
-    depth_input_and_target_lengths,
+    depth_bounds,
     largest_raw_length,
-    t5_input_and_target_lengths,
+    t5_bounds,
 )
-from hf_depth.data.preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor  # noqa: E402
+from hf_depth.data.preprocessing import SpanCorruptionPreprocessor  # noqa: E402
 from hf_depth.data.shards import prepare_shards  # noqa: E402
 
 INPUT_LENGTH = 512
@@ -110,7 +110,7 @@ def compare_preparation(args: argparse.Namespace) -> None:
     prepare = {
         alone: lambda batch: tokenizer(batch["text"])["input_ids"],
         "T5": SpanCorruptionPreprocessor(tokenizer, t5_raw_length(0.15)),
-        "DEPTH": DepthPreprocessor(tokenizer, INPUT_LENGTH, INPUT_LENGTH, 0.3, SPAN_LENGTH),
+        "DEPTH": DepthObjective(tokenizer, INPUT_LENGTH).preprocessor(),
     }
     parts = unseen_parts(texts, args.runs + 1, args.megabytes * 1e6)
     sizes = [sum(map(len, part)) / 1e6 for part in parts[1:]]
@@ -149,7 +149,7 @@ def get_tokenizer(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase
 
 def t5_raw_length(density: float) -> int:
     """Tokens of text of which 512 are left once corrupted: 568 and 639 at densities of 0.15 and 0.3."""
-    lengths = partial(t5_input_and_target_lengths, noise_density=density, mean_noise_span_length=SPAN_LENGTH)
+    lengths = partial(t5_bounds, noise_density=density, mean_noise_span_length=SPAN_LENGTH)
     return largest_raw_length(lengths, INPUT_LENGTH)
 
 
@@ -218,7 +218,7 @@ def depth_examples(rng: np.random.Generator, number: int) -> list[Example]:
     examples = []
     while len(examples) < number:
         lengths = np.maximum(rng.gamma(2.2, 25 / 2.2, 20).astype(np.int64), 1)
-        needed, _ = depth_input_and_target_lengths(np.cumsum(lengths), np.arange(1, 21), 0.3, SPAN_LENGTH)
+        needed, *_ = depth_bounds(np.cumsum(lengths), np.arange(1, 21), 0.3, SPAN_LENGTH)
         lengths = lengths[needed <= INPUT_LENGTH]
         examples.append({"input_ids": rng.integers(3, NUM_PIECES, lengths.sum()), "sentence_lengths": lengths})
     return examples

@@ -45,8 +45,8 @@ from hf_depth import (  # noqa: E402
     load_model,
     train_tokenizer,
 )
-from hf_depth.data.base_objective import Collator  # noqa: E402
 from hf_depth.data.default_corpus import python_reference_documents  # noqa: E402
+from hf_depth.data.objectives import Collator  # noqa: E402
 
 SIZES = {"d_model": 256, "d_kv": 64, "d_ff": 512, "num_layers": 4, "num_heads": 4}
 CLIPPING, RATE, LOGGING_STEPS, WARMUP_STEPS = 1.0, 1e-3, 20, 3  # the first steps do not count

@@ -16,8 +16,8 @@ from ..errors import UserError, listed, suggestion
 from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOISE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
-    from ..data.base_objective import Documents, Objective
     from ..data.mixture import DocumentMixture, Mixing
+    from ..data.objectives import Documents, Objective
     from ..data.shards import ShardFolder
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .noise import Draw, ExampleRandom, Ragged, copy_runs, random_spans, run_positions, run_starts, unit_spans
-from .noise_lengths import MAX_UNIT_LENGTH, check_enough_sentinels, depth_most_spans, depth_noise_counts
+from .noise_lengths import MAX_UNIT_LENGTH, check_enough_sentinels, depth_bounds, depth_noise_counts
 
 
 class SpecialIds(NamedTuple):
@@ -188,7 +188,7 @@ def _depth_spans(sentence_lengths, num_sentences, units, noise_settings, special
     lengths = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
     num_noise, num_spans, _ = depth_noise_counts(lengths, num_sentences, *noise_settings)
     max_unit_length = 1 if units is None else MAX_UNIT_LENGTH
-    _check_enough_sentinels(depth_most_spans(lengths, num_sentences, *noise_settings, max_unit_length), special_ids)
+    _check_enough_sentinels(depth_bounds(lengths, num_sentences, *noise_settings, max_unit_length)[2], special_ids)
     if units is None:
         return random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
     return unit_spans(*units, num_noise, num_spans, random)[:2]  # (num_pieces,) each

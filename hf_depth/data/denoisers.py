@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..ranges import NOISE, Range, check_ranges
 from ..yaml_files import load_yaml
 from .noise import Draw, ExampleRandom
-from .noise_lengths import Count, noise_counts, t5_input_and_target_lengths
+from .noise_lengths import Bounds, Count, noise_counts, t5_bounds
 
 MAX_MEAN_LENGTH = 10_000  # of masked spans: a longer one is a single span, which has no mean length
 
@@ -127,30 +127,19 @@ def denoiser_counts(
     return chosen, num_noise, num_spans
 
 
-def denoiser_input_and_target_lengths(
-    num_tokens: Count, denoisers: Sequence[Denoiser], mode_tokens: bool = True
-) -> tuple[np.ndarray, np.ndarray]:
+def denoiser_bounds(num_tokens: Count, denoisers: Sequence[Denoiser], mode_tokens: bool = True) -> Bounds:
     """
-    The largest lengths of input and target, special tokens included, of an example of so many tokens, whatever
-    denoiser of a mixture is drawn.
+    The largest lengths of input and target, special tokens included, and the most masked spans of an example of so
+    many tokens, whatever denoiser of a mixture is drawn.
     """
-    num_tokens = np.asarray(num_tokens)
-    inputs, targets = [], []
+    num_tokens, found = np.asarray(num_tokens), []
     for denoiser in denoisers:
         if denoiser.weight == 0:
             continue
         if denoiser.mean_length is None:
             least, most = denoiser.suffix_lengths(num_tokens)
-            bounds = num_tokens - least + 2, most + 2
+            source, target, spans = num_tokens - least + 2, most + 2, np.ones_like(num_tokens)
         else:
-            bounds = t5_input_and_target_lengths(num_tokens, denoiser.density, denoiser.mean_length)
-        inputs.append(bounds[0] + (mode_tokens and denoiser.mode is not None))
-        targets.append(bounds[1])
-    return np.max(inputs, axis=0), np.max(targets, axis=0)
-
-
-def most_spans(num_tokens: int, denoisers: Sequence[Denoiser]) -> int:
-    """The most masked spans of an example, whatever denoiser is drawn."""
-    lengths = [denoiser.mean_length or math.inf for denoiser in denoisers if denoiser.weight]
-    densities = [denoiser.density for denoiser in denoisers if denoiser.weight]
-    return int(max(noise_counts(num_tokens, *noise)[1] for noise in zip(densities, lengths, strict=True)))
+            source, target, spans = t5_bounds(num_tokens, denoiser.density, denoiser.mean_length)
+        found.append((source + (mode_tokens and denoiser.mode is not None), target, spans))
+    return tuple(np.max(bounds, axis=0) for bounds in zip(*found, strict=True))

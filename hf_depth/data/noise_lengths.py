@@ -1,6 +1,6 @@
 """
 How much noise there is, and how long examples become by it. There are numbers of masked tokens and of masked spans,
-lengths of inputs and targets, and the longest texts that fit.
+and bounds: the largest lengths of input and target, and the most masked spans, whatever is drawn.
 
 The functions take one number each, or arrays of one shape, and return arrays of int64 of that shape:
 
@@ -23,6 +23,8 @@ from ..errors import UserError
 
 # Lengths and counts: one number, or one per example.
 Count = int | np.ndarray
+# The largest lengths of input and target, and the most masked spans.
+Bounds = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 # Most tokens of a unit that is masked as a whole. Windows leave room for one of them.
 MAX_UNIT_LENGTH = 12
@@ -76,42 +78,42 @@ def depth_noise_counts(
     return num_noise, num_spans, np.minimum(num_sentences - 1, np.maximum(num_noise - num_spans, 0))
 
 
-def t5_input_and_target_lengths(
+def t5_bounds(
     num_tokens: Count, noise_density: float, mean_noise_span_length: float, max_unit_length: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of a T5 example after corruption: exact ones, or, where whole units are masked, the largest possible."""
+) -> Bounds:
+    """The bounds of T5 examples. Where single tokens are masked, they are the exact numbers."""
     num_noise, num_spans = noise_counts(num_tokens, noise_density, mean_noise_span_length)
-    return _largest_lengths(np.asarray(num_tokens), num_noise, num_spans, max_unit_length)
+    return _bounds(np.asarray(num_tokens), num_noise, num_spans, max_unit_length)
 
 
-def _largest_lengths(num_tokens, num_noise, num_spans, max_unit_length):
-    """Tokens of input and target with `</s>`, for numbers of tokens to mask that hold but for a part of a unit."""
+def _bounds(num_tokens, num_noise, num_spans, max_unit_length):
+    """Bounds, with `</s>`, for numbers of tokens to mask that hold but for a part of a unit."""
     least = np.maximum(num_noise - max_unit_length + 1, np.minimum(num_noise, 1))
     most = np.where(num_noise > 0, np.minimum(num_noise + max_unit_length - 1, num_tokens), 0)
     # A span has at least one token: the fewer are masked, the longer is the input.
-    return num_tokens - least + np.minimum(num_spans, least) + 1, most + np.minimum(num_spans, most) + 1
+    most_spans = np.minimum(num_spans, most)
+    return num_tokens - least + np.minimum(num_spans, least) + 1, most + most_spans + 1, most_spans
 
 
-def prefix_lengths(num_tokens: Count) -> tuple[np.ndarray, np.ndarray]:
-    """The largest lengths of both parts of a text that is cut: all of its tokens but one, and `</s>`."""
-    return np.asarray(num_tokens), np.asarray(num_tokens)
+def prefix_bounds(num_tokens: Count) -> Bounds:
+    """The bounds of both parts of a text that is cut: all of its tokens but one, and `</s>`."""
+    num_tokens = np.asarray(num_tokens)
+    return num_tokens, num_tokens, np.zeros_like(num_tokens)
 
 
 def largest_raw_length(
-    bounds: Callable[[Count], tuple[np.ndarray, np.ndarray]],
-    max_source_length: int,
-    max_target_length: int | None = None,
+    bounds: Callable[[Count], Bounds], max_source_length: int, max_target_length: int | None = None
 ) -> int:
     """
-    The largest number of tokens before corruption whose input and target fit. `bounds` gives the largest lengths of
-    both for a number of tokens, and does not fall as it rises. `ValueError` if not even two tokens fit.
+    The largest number of tokens before corruption whose input and target fit. `bounds` do not fall as it rises.
+    `ValueError` if not even two tokens fit.
 
-    >>> largest_raw_length(lambda num_tokens: t5_input_and_target_lengths(num_tokens, 0.15, 3.0), 512)  # as for T5
+    >>> largest_raw_length(lambda num_tokens: t5_bounds(num_tokens, 0.15, 3.0), 512)  # as for T5
     568
     """
 
     def is_too_long(num_tokens: int) -> bool:
-        input_length, target_length = bounds(num_tokens)
+        input_length, target_length, _ = bounds(num_tokens)
         return bool(input_length > max_source_length or target_length > (max_target_length or math.inf))
 
     limit = 2
@@ -126,16 +128,15 @@ def largest_raw_length(
     return first_too_long - 1
 
 
-def depth_input_and_target_lengths(
+def depth_bounds(
     num_tokens: Count,
     num_sentences: Count,
     noise_density: float,
     mean_noise_span_length: float,
     max_unit_length: int = 1,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Bounds:
     """
-    The largest lengths of input and target that a DEPTH example can have after corruption. They are bounds, as it is
-    random how many spans are cut at the end of a sentence.
+    The bounds of DEPTH examples, of which it is random how many spans are cut at the end of a sentence.
 
     An input is `<eosen>`, the kept tokens, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`. A
     target is the same without the first `<eosen>`, and with the masked tokens in place of the kept ones.
@@ -143,30 +144,40 @@ def depth_input_and_target_lengths(
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     num_noise, num_spans, _ = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
     # Each sentence but the last can end within a span.
-    lengths = _largest_lengths(num_tokens, num_noise, num_spans + num_sentences - 1, max_unit_length)
-    return 1 + 2 * num_sentences + lengths[0], 2 * num_sentences + lengths[1]
+    source, target, spans = _bounds(num_tokens, num_noise, num_spans + num_sentences - 1, max_unit_length)
+    return 1 + 2 * num_sentences + source, 2 * num_sentences + target, spans
 
 
-def depth_most_spans(
-    num_tokens: Count,
-    num_sentences: Count,
-    noise_density: float,
-    mean_noise_span_length: float,
-    max_unit_length: int = 1,
-) -> np.ndarray:
-    """The most masked spans that a DEPTH example can have, none of which reaches beyond the end of a sentence."""
-    num_noise, num_spans, _ = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
-    most = np.where(num_noise > 0, np.minimum(num_noise + max_unit_length - 1, num_tokens), 0)
-    return np.minimum(num_spans + num_sentences - 1, most)
-
-
-def depth_prefix_lengths(num_tokens: Count, num_sentences: Count) -> tuple[np.ndarray, np.ndarray]:
+def depth_prefix_bounds(num_tokens: Count, num_sentences: Count) -> Bounds:
     """
-    The largest lengths of an example of [`split_depth_prefix`]. The longest input has all sentences but one, the
-    longest target continues after the first sentence.
+    The bounds of examples of [`split_depth_prefix`]. The longest input has all sentences but one, the longest target
+    continues after the first sentence.
     """
-    num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
-    return num_tokens + 2 * num_sentences - 1, num_tokens + 2 * num_sentences
+    target = np.asarray(num_tokens) + 2 * np.asarray(num_sentences)
+    return target - 1, target, np.zeros_like(target)
+
+
+def depth_capacities(
+    bounds: Callable[[Count, Count], Bounds], max_source_length: int, max_target_length: int, max_sentences: int
+) -> list[int]:
+    """
+    How many tokens fit into a DEPTH example, by its number of sentences. With item `n - 1` tokens, an example of `n`
+    sentences fits into both maximum lengths, however it is corrupted. The list ends at `max_sentences`, or before it,
+    where not even one token per sentence fits; `ValueError` if that is at once.
+    """
+    num_sentences = np.arange(1, max_sentences + 1)[:, None]  # (max_sentences, 1)
+    num_tokens = np.arange(1, max_source_length + max_target_length + 1)  # each is in the input or in the target
+    source_lengths, target_lengths, _ = bounds(np.maximum(num_tokens, num_sentences), num_sentences)
+    # (max_sentences, most_tokens)
+    fits = (source_lengths <= max_source_length) & (target_lengths <= max_target_length)
+    capacities = np.logical_and.accumulate(fits, axis=1).sum(axis=1)  # (max_sentences,)
+    enough = np.logical_and.accumulate(capacities >= num_sentences[:, 0])  # (max_sentences,)
+    if not enough.any():
+        raise UserError(
+            f"No sentence fits into `max_source_length`={max_source_length} and `max_target_length`="
+            f"{max_target_length}: raise them."
+        )
+    return capacities[enough].tolist()
 
 
 def _whole_spans(num_spans, num_tokens, num_noise):

@@ -16,14 +16,11 @@ import numpy as np
 from datasets import Features, List, Value
 
 from .metadata import METADATA_IDS
+from .noise_lengths import Bounds
 
 PER_EXAMPLE = "_per_example"
 # How many rows with room for the source of an example are looked at for room for its target, the fullest ones first.
 MOST_CANDIDATES = 64
-
-# From the numbers of tokens (and for DEPTH of sentences) of examples to the lengths of sources and of targets that no
-# corruption exceeds. All are int64 of shape `(num_examples,)`; see `noise_lengths.depth_input_and_target_lengths`.
-LengthBounds = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass
@@ -37,14 +34,14 @@ class PackedPreprocessor:
     """
 
     preprocessor: Callable[[dict[str, list]], dict[str, list]]
-    length_bounds: LengthBounds
+    length_bounds: Callable[..., Bounds]
     max_source_length: int
     max_target_length: int
     # The examples of a batch of documents are put together: large batches leave little padding.
     joins_documents = True
 
     def __post_init__(self):
-        for name in ("text_column", "input_columns", "min_sentences", "versions"):
+        for name in ("text_column", "input_columns", "min_sentences", "pack_examples", "versions"):
             setattr(self, name, getattr(self.preprocessor, name))
 
     @property
@@ -56,7 +53,7 @@ class PackedPreprocessor:
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
         columns = self.preprocessor(batch)
         counted = [columns[name] for name in ("input_ids", "sentence_lengths") if name in columns]
-        source, target = self.length_bounds(*map(_lengths, counted))
+        source, target, _ = self.length_bounds(*map(_lengths, counted))
         if METADATA_IDS in columns:
             source = source + _lengths(columns[METADATA_IDS])
         return self._joined(columns, pack(source, target, self.max_source_length, self.max_target_length))

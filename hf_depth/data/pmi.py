@@ -10,7 +10,7 @@ import math
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -141,11 +141,19 @@ class UnitFinder:
         num_units = np.bincount(text_of_token[starts], minlength=len(lengths))
         return np.diff(starts, append=len(token_ids)), num_units
 
-    def collocation_share(self, token_ids: np.ndarray, lengths: np.ndarray) -> tuple[float, int]:
-        """The share of the words of a ragged batch of texts that are a part of a collocation, and their number."""
-        words, numbers = self._words(token_ids, np.repeat(np.arange(len(lengths)), lengths))
+    def report(self, texts: Sequence[np.ndarray], split: str, vocabulary_file: str) -> None:
+        """Log the share of the words of some texts that stand in collocations; warn if there are hardly any."""
+        lengths = np.array(list(map(len, texts)))  # (num_texts,)
+        words, numbers = self._words(np.concatenate(texts), np.repeat(np.arange(len(lengths)), lengths))
         goes_on = numbers > 0
-        return float((goes_on | np.append(goes_on[1:], False)).mean()), len(words)
+        share = (goes_on | np.append(goes_on[1:], False)).mean()
+        logger.info(f"{split}: {share:.1%} of {len(words):,} words (and punctuation marks) stand in collocations")
+        if share < 0.01 and len(words) >= 1000:
+            logger.warning(
+                f"Hardly any word of the {split} data ({share:.2%}) stands in a collocation of `pmi_vocab_file` "
+                f"{vocabulary_file}, so words are masked one by one. Is it of the same language? Make one of this "
+                "text by `examples/build_pmi_vocabulary.py`."
+            )
 
     def _words(self, token_ids: np.ndarray, text_of_token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first token of each word, and which word of its unit it is, counted from 0: `(num_words,)` each."""

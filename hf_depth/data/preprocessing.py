@@ -1,5 +1,6 @@
 """Documents to examples of token ids: functions for `datasets.map` that split, encode and cut into windows."""
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
@@ -8,24 +9,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset, Features, IterableDataset, List, Value
+from datasets import Dataset, Features, IterableDataset, List, Value, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
 from .columns import column_texts, column_values, readable_documents
 from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder
 from .noise import run_starts
-from .noise_lengths import (
-    MAX_UNIT_LENGTH,
-    check_enough_sentinels,
-    depth_input_and_target_lengths,
-    depth_most_spans,
-    depth_prefix_lengths,
-)
 from .packing import PER_EXAMPLE
 from .pmi import UnitFinder
 from .sentences import get_sentence_splitter
-from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids, text_parts
+from .tokenization import TextEncoder, encode_sentences, text_parts
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +32,17 @@ class Preprocessor:
 
     version: ClassVar[int] = EXAMPLES_VERSION
     list_columns: ClassVar[tuple[str, ...]] = ("input_ids",)
-    # Whether examples hold text of several documents of a batch.
-    joins_documents: ClassVar[bool] = False
+    # Whether windows hold text of several documents of a batch.
+    pack_examples: ClassVar[bool] = False
     min_sentences: ClassVar[int] = 1
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"version": self.version}  # what the fingerprint of a cache is made of
+
+    @property
+    def joins_documents(self) -> bool:
+        """Whether what a document gives depends on the others of its batch."""
+        return self.pack_examples
 
     @property
     def input_columns(self) -> tuple[str, ...]:
@@ -111,10 +110,6 @@ class SpanCorruptionPreprocessor(Preprocessor):
         if self.pack_examples:
             self.separator = tokenizer.eos_token_id
 
-    @property
-    def joins_documents(self) -> bool:
-        return self.pack_examples
-
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
         parts = map(self.encoder, text_parts(column_texts(batch, self.text_column)))
         documents = [np.array(document, dtype=np.int32) for part in parts for document in part]
@@ -168,10 +163,9 @@ class DepthPreprocessor(Preprocessor):
     """
     Cuts documents into windows of whole consecutive sentences for [`DataCollatorForDepth`].
 
-    A document that fits is one window: each corruption of it stays within both maximum lengths, and there are enough
-    sentence tokens. Another is cut into groups of equally many sentences, as many as fit on average. A group that does
-    not fit is halved until its parts do. A sentence that does not fit into a window by itself is cut between
-    tokens, and each part is an example of its own. Nothing is lost.
+    A document that fits is one window. Another is cut into groups of equally many sentences, as many as fit on
+    average. A group that does not fit is halved until its parts do. A sentence that does not fit into a window by
+    itself is cut between tokens, and each part is an example of its own. Nothing is lost.
 
     Called with a batch of documents, it returns these columns. A document without tokens gives no example.
 
@@ -180,35 +174,27 @@ class DepthPreprocessor(Preprocessor):
     - `num_cut_tokens`: how many of the tokens belong to a sentence that was cut;
     - `num_documents`: 1 for the first example of a document, 0 for the others.
 
-    The arguments are those of [`DepthObjective`]; without noise, they are for prefix language modelling. `units` and
-    `metadata` are as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence. The tokenizer is not kept.
+    Args:
+        tokenizer: any tokenizer. Not kept.
+        capacities: most tokens of a window, by its number of sentences, see [`depth_capacities`].
+        min_sentences: leave out windows of fewer.
+        language: of the sentences, see [`get_sentence_splitter`].
+        units, metadata: as for [`SpanCorruptionPreprocessor`]. No unit leaves its sentence.
     """
 
     list_columns: ClassVar[tuple[str, ...]] = ("input_ids", "sentence_lengths")
 
     tokenizer: InitVar[PreTrainedTokenizerBase]
-    max_source_length: int
-    max_target_length: int
-    mlm_probability: float | None
-    mean_noise_span_length: float | None
-    max_sentences: int = 20
+    capacities: Sequence[int]
     text_column: str = "text"
-    language: str = "en"
     min_sentences: int = 1
+    language: str = "en"
     units: UnitFinder | None = None
     metadata: MetadataEncoder | None = None
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
         self.encoder = TextEncoder(tokenizer)
         self.splitter = get_sentence_splitter(self.language)
-        lengths = (self.max_source_length, self.max_target_length)
-        noise = (self.mlm_probability, self.mean_noise_span_length)
-        max_unit_length = 1 if self.units is None else MAX_UNIT_LENGTH
-        self.capacities = depth_capacities(*lengths, *noise, self.max_sentences, max_unit_length)
-        if self.mlm_probability is not None:
-            num_sentences = np.arange(1, len(self.capacities) + 1)  # (len(capacities),)
-            spans = depth_most_spans(np.array(self.capacities), num_sentences, *noise, max_unit_length)
-            check_enough_sentinels(int(spans.max()), len(sentinel_token_ids(tokenizer)))
 
     @property
     def versions(self) -> dict[str, Any]:
@@ -284,50 +270,26 @@ def _equal_parts(sentences: list[list[int]], number: int) -> Iterator[list[list[
         yield sentences[part * len(sentences) // number : (part + 1) * len(sentences) // number]
 
 
-def depth_capacities(
-    max_source_length: int,
-    max_target_length: int,
-    mlm_probability: float | None,
-    mean_noise_span_length: float | None,
-    max_sentences: int,
-    max_unit_length: int = 1,
-) -> list[int]:
-    """
-    How many tokens fit into an example, by its number of sentences. With item `n - 1` tokens, an example of `n`
-    sentences fits into both maximum lengths, however it is corrupted. The list ends at `max_sentences`, or before it,
-    where not even one token per sentence fits; `ValueError` if that is at once.
-    """
-    num_sentences = np.arange(1, max_sentences + 1)[:, None]  # (max_sentences, 1)
-    num_tokens = np.arange(1, max_source_length + max_target_length + 1)  # each is in the input or in the target
-    counts = (np.maximum(num_tokens, num_sentences), num_sentences)
-    if mlm_probability is None:
-        source_lengths, target_lengths = depth_prefix_lengths(*counts)
-    else:
-        noise = (mlm_probability, mean_noise_span_length, max_unit_length)
-        source_lengths, target_lengths = depth_input_and_target_lengths(*counts, *noise)
-    # (max_sentences, most_tokens)
-    fits = (source_lengths <= max_source_length) & (target_lengths <= max_target_length)
-    capacities = np.logical_and.accumulate(fits, axis=1).sum(axis=1)  # (max_sentences,)
-    enough = np.logical_and.accumulate(capacities >= num_sentences[:, 0])  # (max_sentences,)
-    if not enough.any():
-        raise UserError(
-            f"No sentence fits into `max_source_length`={max_source_length} and `max_target_length`="
-            f"{max_target_length}: raise them."
-        )
-    return capacities[enough].tolist()
+def without_waiting(desc: str) -> contextlib.AbstractContextManager:
+    """Stands for `main_process_first` where there is one process."""
+    return contextlib.nullcontext()
 
 
 def prepare_dataset(
     dataset: Dataset | IterableDataset,
     preprocessor: Preprocessor,
+    max_samples: int | None = None,
     num_proc: int | None = None,
     overwrite_cache: bool = False,
     desc: str | None = "Preparing text",
 ) -> Dataset | IterableDataset:
     """
-    Map documents, map-style or streamed, to examples of token ids. Documents of map-style data that give no example
-    are counted and logged. `ValueError` if a column is missing or holds something else than text.
+    Map documents, map-style or streamed, to at most `max_samples` examples of token ids. Documents of map-style data
+    that give no example are counted and logged; the examples are in numpy format. `ValueError` if a column is missing
+    or holds something else than text, or if no example is left.
     """
+    if max_samples is not None and max_samples < 1:
+        raise UserError(f"`max_samples` must be at least 1, got {max_samples}.")
     text_column, *metadata_columns = preprocessor.input_columns
     dataset, columns = readable_documents(dataset, text_column, metadata_columns)
     options = {"batched": True, "features": preprocessor.features}
@@ -337,16 +299,39 @@ def prepare_dataset(
             # A list among the arguments would be divided as if it held shards.
             arguments = {"dataset": dataset, "columns": tuple(columns)}
             dataset = IterableDataset.from_generator(_read_columns, gen_kwargs=arguments)
-        return dataset.map(preprocessor, remove_columns=columns, **options)
+        examples = dataset.map(preprocessor, remove_columns=columns, **options)
+        return examples if max_samples is None else examples.take(max_samples)
     options |= {"num_proc": num_proc, "load_from_cache_file": not overwrite_cache, "desc": desc}
-    examples = dataset.map(preprocessor, remove_columns=columns, **options)
-    num_left_out = len(dataset) - _sum(examples.data["num_documents"])
+    # Where documents are joined, examples depend on those that follow.
+    wanted = len(dataset) if max_samples is None or preprocessor.pack_examples else max_samples
+    while True:
+        documents = dataset.select(range(min(wanted, len(dataset))))
+        examples = documents.map(preprocessor, remove_columns=columns, **options)
+        if wanted >= len(dataset) or len(examples) >= max_samples:
+            break
+        wanted *= 2  # some documents gave no example
+    if not len(examples):
+        raise no_examples(f"the {len(dataset):,} documents", preprocessor)
+    num_left_out = len(documents) - _sum(examples.data["num_documents"])
     if num_left_out:
         # A few documents are always too short; a warning says that most of the text is lost.
-        level = logging.WARNING if 2 * num_left_out > len(dataset) else logging.INFO
-        what = f"{len(dataset):,} documents{', or how they begin' if preprocessor.min_sentences > 1 else ''}"
+        level = logging.WARNING if 2 * num_left_out > len(documents) else logging.INFO
+        what = f"{len(documents):,} documents{', or how they begin' if preprocessor.min_sentences > 1 else ''}"
         logger.log(level, f"Left out {num_left_out:,} of {what}: {_too_little_text(preprocessor)}.")
-    return examples
+    if max_samples is not None:
+        examples = examples.select(range(min(max_samples, len(examples))))
+    return examples.with_format("numpy")
+
+
+def in_memory(examples: Dataset | IterableDataset, preprocessor: Preprocessor, split: str) -> Dataset:
+    """What [`prepare_dataset`] makes of a split; a stream is read."""
+    if isinstance(examples, Dataset):
+        return examples
+    # In parts: lists take ten times the memory of arrays.
+    parts = [Dataset.from_dict(part, features=preprocessor.features) for part in examples.iter(1000)]
+    if not parts:
+        raise no_examples(f"the documents of the {split} stream", preprocessor)
+    return concatenate_datasets(parts).with_format("numpy")
 
 
 def _too_little_text(preprocessor: Preprocessor) -> str:

@@ -32,7 +32,6 @@ from transformers import PreTrainedTokenizerBase
 from ..disk import MANIFEST_FILE, replace_text
 from ..errors import UserError, listed
 from ..tables import aligned
-from .base_objective import Objective
 from .columns import readable_documents
 from .corpus import CONTENT, describe_file
 from .mixture import (
@@ -44,6 +43,7 @@ from .mixture import (
     naming_source,
     summed_statistics,
 )
+from .objectives import Objective
 from .preprocessing import Preprocessor, dataset_statistics, no_examples
 from .streams import JOINED_DOCUMENTS_AT_ONCE
 from .tokenization import TextEncoder
@@ -397,8 +397,8 @@ def _write_shards(
     """Write the shards that lack; the counts of all by split and source, and their common digest."""
     counts, digests = {}, []
     for split, source, documents, column in sources:
-        make = objective.training_preprocessor if split == "train" else objective.preprocessor
-        writer = _ShardWriter(documents, make(column), plan, folder / split / source, objective.tokenizer)
+        preprocessor = objective.preprocessor_of(split, column)
+        writer = _ShardWriter(documents, preprocessor, plan, folder / split / source, objective.tokenizer)
         written = writer.write_all(num_proc)
         digests += written.pop("digest")
         number = {"shards": len(written.pop("number"))}

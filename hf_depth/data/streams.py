@@ -23,7 +23,7 @@ import torch
 from datasets import IterableDataset
 
 from ..errors import UserError
-from .columns import column_values
+from .columns import column_values, readable_documents
 from .preprocessing import Preprocessor, no_examples
 from .reading import READING_VERSION
 
@@ -88,6 +88,8 @@ class ExampleStream(TrainingStream):
     whole_shards: bool = False
 
     def __post_init__(self):
+        text_column, *metadata_columns = self.preprocessor.input_columns
+        self.documents, _ = readable_documents(self.documents, text_column, metadata_columns)
         kinds = set(re.findall(r"'type': '(\w+)'", str(self.documents.state_dict())))
         if "RepeatExamplesIterable" in kinds:
             raise UserError("The documents to train on are repeated already: leave out `.repeat(...)`.")

@@ -12,8 +12,8 @@ from datasets import Dataset, interleave_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..credentials import is_hub_name, told_name
-from ..data.base_objective import without_waiting
 from ..data.default_corpus import PYTHON_TEXT
+from ..data.preprocessing import without_waiting
 from ..errors import UserError, listed, suggestion
 from ..ranges import check_at_least_one
 from .config import TaskConfig

@@ -22,9 +22,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..arguments.launch import STOP_SIGNALS
-from ..data.base_objective import Objective
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.denoisers import parse_denoisers
+from ..data.objectives import Objective
 from ..data.streams import TrainingStream
 from ..data.tokenization import (
     SENTENCE_TOKENS,

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTraine
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metrics
 
-from ..data.base_objective import Objective
 from ..data.metadata import has_metadata
+from ..data.objectives import Objective
 from ..data.streams import TrainingStream
 from ..errors import UserError
 from ..evaluation.scoring import TaskEvaluation

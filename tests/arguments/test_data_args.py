@@ -15,7 +15,6 @@ from hf_depth.arguments import data_args
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.data import corpus, mixture, reading
-from hf_depth.data.base_objective import Objective
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.denoisers import Denoiser
 from hf_depth.data.objectives import (
@@ -23,6 +22,7 @@ from hf_depth.data.objectives import (
     DepthObjective,
     DepthPrefixLMObjective,
     MixtureOfDenoisersObjective,
+    Objective,
     PrefixLMObjective,
     SpanCorruptionObjective,
 )

@@ -18,12 +18,11 @@ from hf_depth.data.corruption import (
 from hf_depth.data.noise import ExampleRandom, example_keys, unit_spans
 from hf_depth.data.noise_lengths import (
     MAX_UNIT_LENGTH,
-    depth_input_and_target_lengths,
-    depth_most_spans,
+    depth_bounds,
     depth_noise_counts,
-    depth_prefix_lengths,
+    depth_prefix_bounds,
     noise_counts,
-    t5_input_and_target_lengths,
+    t5_bounds,
 )
 from rebuild import rebuild_depth, rebuild_t5, sentence_order, sentences_by_token
 
@@ -162,7 +161,7 @@ class SeparatorsTest(parameterized.TestCase):
     def test_they_are_masked_in_a_single_span_alone_and_change_neither_text_nor_lengths(self, examples, density, mean):
         joined = [[token for document in documents for token in [*document, EOS]][:-1] for documents in examples]
         lengths = np.array([len(example) for example in joined])
-        input_lengths, target_lengths = t5_input_and_target_lengths(lengths, density, mean)
+        input_lengths, target_lengths, _ = t5_bounds(lengths, density, mean)
         for index, (inputs, targets) in enumerate(t5(joined, density, mean)):
             self.assertLen(inputs, input_lengths[index])
             self.assertLen(targets, target_lengths[index])
@@ -263,7 +262,7 @@ class UnitsTest(parameterized.TestCase):
         ragged = np.concatenate(units), np.array(list(map(len, units)))
         counts = noise_counts(lengths, density, mean)
         pairs = mask_spans(np.concatenate(batch), lengths, *counts, SPECIAL, random, ragged)
-        bounds = t5_input_and_target_lengths(lengths, density, mean, MAX_UNIT_LENGTH)
+        bounds = t5_bounds(lengths, density, mean, MAX_UNIT_LENGTH)
         for document, inputs, targets, *bound in zip(batch, *map(split, pairs), *bounds, strict=True):
             self.assertEqual(rebuilt_t5((inputs, targets)), document)
             self.assertTrue(len(inputs) <= bound[0] and len(targets) <= bound[1])
@@ -276,8 +275,7 @@ class UnitsTest(parameterized.TestCase):
         lengths = np.array([[sum(map(len, document)), len(document)] for document in batch]).T
         settings = (*lengths, density, mean, MAX_UNIT_LENGTH if has_units else 1)
         pairs = depth(batch, density, mean, units=np.concatenate(units) if has_units else None)
-        bounds = depth_input_and_target_lengths(*settings)
-        for document, pair, most, *bound in zip(batch, pairs, depth_most_spans(*settings), *bounds, strict=True):
+        for document, pair, *bound, most in zip(batch, pairs, *depth_bounds(*settings), strict=True):
             self.assertEqual(rebuilt_depth(pair), document)
             self.assertTrue(len(pair[0]) <= bound[0] and len(pair[1]) <= bound[1])
             self.assertLessEqual(len(spans_of(pair[1])), most)
@@ -390,7 +388,7 @@ class DepthPrefixTest(parameterized.TestCase):
     @settings(max_examples=50, deadline=None)
     def test_any_document_can_be_rebuilt_within_the_bounds(self, batch):
         num_tokens, num_sentences = (np.array(list(map(f, batch))) for f in (lambda d: sum(map(len, d)), len))
-        bounds = zip(*depth_prefix_lengths(num_tokens, num_sentences), strict=True)
+        bounds = zip(*depth_prefix_bounds(num_tokens, num_sentences), strict=True)
         for document, (given_, target), bound in zip(batch, self.split(batch), bounds, strict=True):
             self.assertContainsSubset(given_, target)
             self.assertEqual([target[mark] for mark in list(target)[: len(given_)]], [[]] * len(given_))

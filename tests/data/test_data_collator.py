@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
-from hf_depth.data.noise_lengths import largest_raw_length, t5_input_and_target_lengths
+from hf_depth.data.noise_lengths import largest_raw_length, t5_bounds
 from hf_depth.data.tokenization import (
     TextEncoder,
     add_mode_tokens,
@@ -112,7 +112,7 @@ class BatchTest(parameterized.TestCase):
 class WidthTest(parameterized.TestCase):
     @parameterized.parameters((512, 114, 0.15), (64, 64, 0.3))
     def test_raw_length_fills_fixed_widths_without_padding(self, source, target, density):
-        raw = largest_raw_length(lambda n: t5_input_and_target_lengths(n, density, 3.0), source, target)
+        raw = largest_raw_length(lambda n: t5_bounds(n, density, 3.0), source, target)
         collator = DataCollatorForT5SpanCorruption(
             TOKENIZER, density, max_source_length=source, max_target_length=target, padding="max_length"
         )

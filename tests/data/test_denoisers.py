@@ -9,9 +9,8 @@ from hf_depth.data.corruption import SpecialIds, mask_spans
 from hf_depth.data.denoisers import (
     UL2_DENOISERS,
     Denoiser,
+    denoiser_bounds,
     denoiser_counts,
-    denoiser_input_and_target_lengths,
-    most_spans,
     parse_denoisers,
 )
 from hf_depth.data.noise import ExampleRandom, example_keys
@@ -42,9 +41,9 @@ class MixtureTest(parameterized.TestCase):
     def test_input_and_target_rebuild_the_document_and_keep_the_bounds(self, lengths, denoisers):
         lengths = np.array(lengths)
         tokens, random = random_for(lengths)
-        bounds = denoiser_input_and_target_lengths(lengths, denoisers, mode_tokens=False)
+        bounds = denoiser_bounds(lengths, denoisers, mode_tokens=False)
         texts = np.split(tokens, np.cumsum(lengths)[:-1])
-        for text, pair, *bound in zip(texts, denoised(tokens, lengths, denoisers, random), *bounds, strict=True):
+        for text, pair, *bound in zip(texts, denoised(tokens, lengths, denoisers, random), *bounds[:2], strict=True):
             self.assertEqual(rebuild_t5(*pair, SENTINELS.tolist(), EOS), text.tolist())
             self.assertLessEqual([len(part) for part in pair], bound)
 
@@ -61,8 +60,8 @@ class MixtureTest(parameterized.TestCase):
         _, random = random_for(np.full(5000, 3))
         chosen, _, _ = denoiser_counts(np.full(5000, 100), denoisers, random)
         self.assertEqual(set(chosen.tolist()), {1})
-        self.assertEqual(most_spans(568, denoisers), 28)
-        self.assertEqual(largest_raw_length(lambda n: denoiser_input_and_target_lengths(n, denoisers), 512), 568)
+        self.assertEqual(denoiser_bounds(568, denoisers)[2], 28)
+        self.assertEqual(largest_raw_length(lambda n: denoiser_bounds(n, denoisers), 512), 568)
 
     @parameterized.parameters(0.25, 0.75)
     def test_a_span_at_the_end_has_any_length_equally_often_with_the_density_as_mean(self, density):
@@ -78,10 +77,10 @@ class MixtureTest(parameterized.TestCase):
             self.assertEqual(inputs[-2:], [SENTINELS[0], EOS])
 
     def test_the_window_of_ul2_is_the_largest_that_fits(self):
-        raw = largest_raw_length(lambda n: denoiser_input_and_target_lengths(n, UL2_DENOISERS), 512)
+        raw = largest_raw_length(lambda n: denoiser_bounds(n, UL2_DENOISERS), 512)
         self.assertEqual(raw, 510)
-        self.assertEqual(most_spans(raw, UL2_DENOISERS), 85)
-        self.assertGreater(denoiser_input_and_target_lengths(raw + 1, UL2_DENOISERS)[0], 512)
+        self.assertEqual(denoiser_bounds(raw, UL2_DENOISERS)[2], 85)
+        self.assertGreater(denoiser_bounds(raw + 1, UL2_DENOISERS)[0], 512)
 
 
 class ParseTest(parameterized.TestCase):

@@ -4,23 +4,23 @@ import numpy as np
 from absl.testing import parameterized
 
 from hf_depth.data.noise import Draw, ExampleRandom, example_keys, random_spans
-from hf_depth.data.noise_lengths import largest_raw_length, t5_input_and_target_lengths
+from hf_depth.data.noise_lengths import largest_raw_length, t5_bounds
 
 
 class LengthsTest(parameterized.TestCase):
     @parameterized.product(source=(3, 128, 512), target=(None, 100), density=(0.05, 0.5, 0.9), mean=(1.0, 3.0))
     def test_one_more_token_than_the_longest_text_would_not_fit(self, source, target, density, mean):
         def fits(num_tokens):
-            lengths = t5_input_and_target_lengths(num_tokens, density, mean)
+            lengths = t5_bounds(num_tokens, density, mean)
             return lengths[0] <= source and lengths[1] <= (target or np.inf)
 
-        raw = largest_raw_length(lambda n: t5_input_and_target_lengths(n, density, mean), source, target)
+        raw = largest_raw_length(lambda n: t5_bounds(n, density, mean), source, target)
         self.assertTrue(fits(raw))
         self.assertFalse(fits(raw + 1))
 
     def test_no_room_for_two_tokens_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "`max_source_length`=2 .* two tokens of text need 3"):
-            largest_raw_length(lambda n: t5_input_and_target_lengths(n, 0.15, 3.0), 2)
+            largest_raw_length(lambda n: t5_bounds(n, 0.15, 3.0), 2)
 
 
 class RandomSpansTest(parameterized.TestCase):

@@ -169,13 +169,13 @@ class PMIMaskingTest(CorpusTestCase):
     @parameterized.parameters((SpanCorruptionObjective, True), (DepthObjective, False))
     def test_a_vocabulary_that_does_not_fit_the_text_is_named(self, kind, packing):
         texts = documents(DOCUMENTS * 5)
-        with self.assertLogs("hf_depth.data.base_objective", "INFO") as logs:
+        with self.assertLogs("hf_depth.data.pmi", "INFO") as logs:
             self.objective(kind, packing=packing).prepare_splits({"train": texts})
         self.assertRegex("\n".join(logs.output), r"train: [1-9][\d.]*% of [\d,]+ words .* stand in collocations")
         self.assertNotIn("Hardly any", "\n".join(logs.output))
         self.NGRAMS = ("no such", "thing here")
         for corpus in (texts, texts.to_iterable_dataset()):
-            with self.assertLogs("hf_depth.data.base_objective", "WARNING") as logs:
+            with self.assertLogs("hf_depth.data.pmi", "WARNING") as logs:
                 self.objective(kind, packing=packing).prepare_splits({"train": corpus, "validation": documents()})
             self.assertLen(logs.output, 1)
             self.assertRegex(logs.output[0], r"train data \(0.00%\) stands in a collocation .*pmi.txt")
@@ -252,6 +252,6 @@ class PrepareSplitsTest(parameterized.TestCase):
             PrefixLMObjective(TOKENIZER).prepare_splits({"train": data}, max_samples={"train": number})
 
     def test_many_unknown_tokens_are_reported(self):
-        with self.assertLogs("hf_depth.data.base_objective", "WARNING") as logs:
+        with self.assertLogs("hf_depth.data.objectives", "WARNING") as logs:
             SpanCorruptionObjective(TOKENIZER).prepare_splits({"train": documents(["читать письмо " * 20])})
         self.assertRegex(logs.output[0], r"\d+\.\d% of the train tokens are unknown")

@@ -1,5 +1,6 @@
 import os
 import tempfile
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -11,13 +12,12 @@ from hypothesis import strategies as st
 
 from helpers import DOCUMENTS, SENTENCES, call_in_another_process, plain_examples, tiny_tokenizer
 from hf_depth.data import tokenization
-from hf_depth.data.noise_lengths import depth_input_and_target_lengths, prefix_lengths
+from hf_depth.data.noise_lengths import depth_bounds, depth_capacities, prefix_bounds
 from hf_depth.data.packing import PackedPreprocessor
 from hf_depth.data.preprocessing import (
     DepthPreprocessor,
     SpanCorruptionPreprocessor,
     dataset_statistics,
-    depth_capacities,
     prepare_dataset,
 )
 from hf_depth.data.sentences import get_sentence_splitter
@@ -26,13 +26,15 @@ from hf_depth.data.tokenization import TextEncoder
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 ENCODER = TextEncoder(TOKENIZER)
 NOISE = (0.3, 3.0)
+BOUNDS = partial(depth_bounds, noise_density=NOISE[0], mean_noise_span_length=NOISE[1])
 
 # Documents of any number of real sentences, some of them long, some empty.
 documents = st.lists(st.lists(st.sampled_from(SENTENCES), max_size=30).map(" ".join), min_size=1, max_size=4)
 
 
 def depth_preprocessor(max_source_length=64, max_target_length=64, max_sentences=20, **arguments):
-    return DepthPreprocessor(TOKENIZER, max_source_length, max_target_length, *NOISE, max_sentences, **arguments)
+    capacities = depth_capacities(BOUNDS, max_source_length, max_target_length, max_sentences)
+    return DepthPreprocessor(TOKENIZER, capacities, **arguments)
 
 
 def prepared_file(folder: str) -> str:
@@ -112,7 +114,7 @@ class DepthPreprocessorTest(parameterized.TestCase):
                 continue
             for ids, lengths in zip(columns["input_ids"], columns["sentence_lengths"], strict=True):
                 self.assertLessEqual(len(lengths), max_sentences)
-                needed = depth_input_and_target_lengths(len(ids), len(lengths), *NOISE)
+                needed = depth_bounds(len(ids), len(lengths), *NOISE)
                 self.assertTrue(needed[0] <= source and needed[1] <= target)
             parts = [part for sentence in get_sentence_splitter()(text) for part in self.parts(sentence, longest)]
             self.assertEqual(flat(columns["sentence_lengths"]), parts)
@@ -156,10 +158,11 @@ class DepthPreprocessorTest(parameterized.TestCase):
 
     @parameterized.parameters((128, 128, 0.3, 3.0), (40, 512, 0.5, 1.0), (512, 30, 0.15, 3.0))
     def test_capacities_are_the_largest_up_to_which_all_examples_fit(self, source, target, density, mean):
-        capacities = depth_capacities(source, target, density, mean, max_sentences=20)
+        bounds = partial(depth_bounds, noise_density=density, mean_noise_span_length=mean)
+        capacities = depth_capacities(bounds, source, target, max_sentences=20)
 
         def fits(num_tokens, num_sentences):
-            needed = depth_input_and_target_lengths(num_tokens, num_sentences, density, mean)
+            needed = depth_bounds(num_tokens, num_sentences, density, mean)
             return needed[0] <= source and needed[1] <= target
 
         for num_sentences, capacity in enumerate(capacities, start=1):
@@ -284,8 +287,8 @@ class DatasetStatisticsTest(parameterized.TestCase):
     @parameterized.parameters(SpanCorruptionPreprocessor, DepthPreprocessor)
     def test_another_version_of_what_makes_examples_is_another_fingerprint(self, kind):
         def fingerprint():
-            arguments = (40,) if kind is SpanCorruptionPreprocessor else (64, 64, *NOISE)
-            return Hasher.hash(PackedPreprocessor(kind(TOKENIZER, *arguments), prefix_lengths, 512, 512))
+            size = 40 if kind is SpanCorruptionPreprocessor else [60, 50]
+            return Hasher.hash(PackedPreprocessor(kind(TOKENIZER, size), prefix_bounds, 512, 512))
 
         before = fingerprint()
         self.assertEqual(fingerprint(), before)
