@@ -1,16 +1,22 @@
-"""Replacing files at once, and errors of full disks."""
+"""Replacing files at once, locks of folders, and errors of full disks."""
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from filelock import FileLock
+
+logger = logging.getLogger(__name__)
+
 MANIFEST_FILE = "manifest.json"
 # The folder for unfinished files. The Trainer does not take it for a checkpoint, and uploads leave out `_*`.
 UNFINISHED_FOLDER = "_unfinished"
+LOCK_FILE = "_lock"  # in a folder that only one process may use; uploads to the Hub leave out `_*`
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 LEAST_ROOM = 1 << 20  # bytes; with less, a disk is full
 
@@ -73,3 +79,29 @@ def one_error_for_a_full_disk(
             f"({str(error).splitlines()[0]}). Earlier checkpoints are intact: make room, or keep fewer by "
             "`--save_total_limit`, and run the same command again."
         ) from None
+
+
+@contextlib.contextmanager
+def alone_in(folder: str | os.PathLike, other: str, timeout: float = -1) -> Iterator[None]:
+    """
+    Lock a folder while the block runs, which may be nested. Waits for `other`; after so many seconds, `TimeoutError`.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    lock = FileLock(Path(folder).resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
+    try:
+        with contextlib.suppress(TimeoutError):
+            lock.acquire(timeout=0)
+        if not lock.is_locked:
+            logger.warning(f"Waiting for {other} to release {lock.lock_file}.")
+            lock.acquire(timeout=timeout, poll_interval=0.5)
+    except TimeoutError:
+        raise
+    except (OSError, NotImplementedError) as error:
+        logger.warning(f"{folder} cannot be locked ({error}): make sure that no other process uses it now.")
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            if lock.lock_counter == 1:  # after the release, the file may belong to another process
+                Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()

@@ -12,6 +12,7 @@ import transformers
 from transformers.hf_argparser import HfArg
 
 from ..credentials import told_name
+from ..disk import alone_in
 from ..errors import UserError, listed, suggestion
 from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOISE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 
@@ -214,9 +215,7 @@ class CorpusArguments:
 
     def alone_in_shards(self) -> AbstractContextManager[None]:
         """Lock the folder of the shards, after waiting for another process that prepares them."""
-        from ..data.shards import alone_in
-
-        return alone_in(self.tokenized_dataset_dir)
+        return alone_in(self.tokenized_dataset_dir, "another process that prepares it")
 
     @property
     def begun_tokenizer(self) -> str | None:

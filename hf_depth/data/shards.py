@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-from filelock import FileLock, Timeout
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..disk import MANIFEST_FILE, replace_text
+from ..disk import MANIFEST_FILE, alone_in, replace_text
 from ..errors import UserError, listed
 from ..tables import aligned
 from .columns import readable_documents
@@ -53,7 +52,6 @@ logger = logging.getLogger(__name__)
 SHARDS_VERSION = 4
 TOKENIZER_FOLDER = "tokenizer"
 COUNTS_FILE = "counts.json"  # of a shard: what it holds, and a hash of what it was made of
-LOCK_FILE = "_lock"  # in the folder while it is written to
 SOURCE = "text"  # the name of the source of documents without a mixture
 SHARD_SIZE = 16_000_000  # bytes of text
 
@@ -123,8 +121,7 @@ class ShardFolder:
     @property
     def mixing(self) -> Mixing | None:
         """The mixing that was chosen in the preparation; `None` if there was no mixture."""
-        mixing = self.manifest["mixing"]
-        return None if mixing is None else Mixing(**mixing)
+        return self.manifest["mixing"] and Mixing(**self.manifest["mixing"])
 
     @property
     def tokenizer_folder(self) -> str:
@@ -265,6 +262,11 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
+def _save_manifest(folder: Path, manifest: dict[str, Any]) -> ShardFolder:
+    replace_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=2))
+    return ShardFolder(folder, manifest)
+
+
 def _begun(folder: Path) -> dict[str, Any] | None:
     """The manifest of a folder to write to, `None` if it is new. Raises if the folder holds something else."""
     manifest = _read_manifest(folder)
@@ -281,37 +283,14 @@ def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
     return None if _begun(Path(folder)) is None else str(Path(folder, TOKENIZER_FOLDER))
 
 
-def _is_finished(folder: Path, manifest: Mapping[str, Any], fingerprint: str) -> bool:
-    """Whether a folder holds whole shards of all documents with this fingerprint."""
-    if "counts" not in manifest or manifest.get("fingerprint") != fingerprint:
-        return False
-    try:
+def _finished(folder: Path, manifest: Mapping[str, Any], fingerprint: str) -> ShardFolder | None:
+    """A folder that holds whole shards of all documents with this fingerprint."""
+    if "counts" in manifest and manifest.get("fingerprint") == fingerprint:
         shards = ShardFolder.open(folder)
-        return all(shards.sources(split) for split in shards.counts)
-    except UserError:  # a shard is missing or damaged
-        return False
-
-
-@contextlib.contextmanager
-def alone_in(folder: str | os.PathLike) -> Iterator[None]:
-    """Lock a folder while the block runs, which may be nested. Waits for another process that prepares it."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    lock = FileLock(Path(folder).resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
-    try:
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=0)
-        if not lock.is_locked:
-            logger.warning(f"Waiting for another process that prepares {folder}.")
-            lock.acquire()
-    except (OSError, NotImplementedError) as error:
-        logger.warning(f"{folder} cannot be locked ({error}): make sure that no other process prepares it now.")
-    try:
-        yield
-    finally:
-        if lock.is_locked:
-            if lock.lock_counter == 1:  # after the release, the file may belong to another process
-                Path(lock.lock_file).unlink(missing_ok=True)
-            lock.release()
+        with contextlib.suppress(UserError):  # a shard is missing or damaged
+            if all(shards.sources(split) for split in shards.counts):
+                return shards
+    return None
 
 
 # ---- Preparation ----------------------------------------------------------------------------------------------------
@@ -362,7 +341,7 @@ def prepare_shards(
     fingerprint = _digest([(split, source, column, part._fingerprint) for split, source, part, column in sources])
     mixing = getattr(corpus.get("train"), "mixing", None)  # may change from call to call: no example depends on it
     mixing = mixing and asdict(mixing)
-    with alone_in(folder):
+    with alone_in(folder, "another process that prepares it"):
         saved = _begun(folder)
         saved = None if overwrite else saved
         if changed := differences(saved or plan, plan, plan):
@@ -370,21 +349,19 @@ def prepare_shards(
                 f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose "
                 "another folder, or prepare this one anew by `overwrite_cache`."
             )
-        if saved is not None and _is_finished(folder, saved, fingerprint):
+        if saved is not None and (finished := _finished(folder, saved, fingerprint)):
             logger.info(f"{folder} is already finished.")
-            if saved["mixing"] != mixing:
-                replace_text(folder / MANIFEST_FILE, json.dumps(saved | {"mixing": mixing}, indent=2))
-            return ShardFolder.open(folder)
+            if saved["mixing"] == mixing:
+                return finished
+            return _save_manifest(folder, saved | {"mixing": mixing})
         if saved is None:
             objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # first: a manifest implies a tokenizer
-        replace_text(folder / MANIFEST_FILE, json.dumps(plan, indent=2))
+        _save_manifest(folder, plan)
         if overwrite:
             for split in corpus:
                 shutil.rmtree(folder / split, ignore_errors=True)
         written = _write_shards(sources, objective, folder, plan, num_proc)
-        finished = plan | written | {"fingerprint": fingerprint, "mixing": mixing}
-        replace_text(folder / MANIFEST_FILE, json.dumps(finished, indent=2))
-        return ShardFolder.open(folder)
+        return _save_manifest(folder, plan | written | {"fingerprint": fingerprint, "mixing": mixing})
 
 
 def _write_shards(
@@ -475,11 +452,11 @@ class _ShardWriter:
         counts = {"digest": digest, "documents": number, "documents_dropped": dropped}
         counts |= dataset_statistics(examples, self.unk_token_id)
         aside = folder.with_name(f"_{folder.name}.{os.getpid()}")
-        with contextlib.ExitStack() as stack:
-            if not are_progress_bars_disabled():  # there is one of all shards
-                stack.callback(enable_progress_bars)
-            disable_progress_bars()
-            examples.save_to_disk(aside, num_shards=1)
+        has_bars = not are_progress_bars_disabled()
+        disable_progress_bars()  # there is one of all shards
+        examples.save_to_disk(aside, num_shards=1)
+        if has_bars:
+            enable_progress_bars()
         replace_text(aside / COUNTS_FILE, json.dumps(counts))
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(aside, folder)

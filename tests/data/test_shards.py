@@ -21,6 +21,7 @@ from hf_depth.data.objectives import DepthPrefixLMObjective
 from hf_depth.data.preprocessing import dataset_statistics
 from hf_depth.data.shards import ShardFolder, prepare_shards
 from hf_depth.data.tokenization import load_tokenizer
+from hf_depth.disk import alone_in
 from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, contents, documents
 
 
@@ -109,7 +110,7 @@ class ResumedPreparationTest(ShardsTestCase):
 
     def test_two_processes_prepare_a_folder_one_after_the_other(self):
         other = multiprocessing.get_context("fork").Process(target=self.prepare)
-        with shards.alone_in(self.path("shards")):
+        with alone_in(self.path("shards"), "another test"):
             other.start()
             other.join(1)
             self.assertTrue(other.is_alive())

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from accelerate.utils import gather_object
-from filelock import FileLock, Timeout
 from transformers import TrainerState, TrainingArguments
 
+from ...disk import LOCK_FILE, alone_in
 from ...errors import UserError
 from ..callbacks import evaluations_without_improvement
 from .manifest import STATE_FILE, checkpoint_steps, damage, read_manifest
@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 # `Trainer` warns of intervals that are given as a share of all steps, as our logs are. `check_same_run` compares more.
 logging.getLogger("transformers.trainer_utils").addFilter(lambda record: STATE_FILE not in record.getMessage())
 
-LOCK_FILE = "_lock"  # in `output_dir`; uploads to the Hub leave out `_*`
 LOCK_TIMEOUT = 120.0  # seconds: a run that was told to stop saves first; a file server frees locks of dead nodes late
 
 
@@ -29,32 +28,19 @@ def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
     Lock `output_dir` while the block runs, which may be nested. All processes of a run enter it, and all raise
     `UserError` if another run keeps the lock for `LOCK_TIMEOUT` seconds.
     """
-    folder, lock, problem = Path(training_args.output_dir), None, None
-    if training_args.should_save:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)  # all blocks of this process share one
-        try:
-            with contextlib.suppress(Timeout):
-                lock.acquire(timeout=0)
-            if not lock.is_locked:
-                logger.warning(f"Waiting for another run to release {lock.lock_file}.")
-                lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.5)
-        except Timeout:
-            problem = (
-                f"Another run trains in {folder}: the two would mix their checkpoints. Wait for its end, stop it, "
-                f"or choose another `--output_dir`. If its machine is gone, delete {lock.lock_file}."
-            )
-        except (OSError, NotImplementedError) as error:
-            logger.warning(f"{folder} cannot be locked ({error}): make sure that no other run uses it now.")
-    try:
+    folder, problem = training_args.output_dir, None
+    with contextlib.ExitStack() as stack:
+        if training_args.should_save:
+            try:
+                stack.enter_context(alone_in(folder, "another run", LOCK_TIMEOUT))
+            except TimeoutError:
+                problem = (
+                    f"Another run trains in {folder}: the two would mix their checkpoints. Wait for its end, stop it, "
+                    f"or choose another `--output_dir`. If its machine is gone, delete {Path(folder, LOCK_FILE)}."
+                )
         if any(problems := gather_object([problem])):
             raise UserError(next(filter(None, problems)))
         yield
-    finally:
-        if lock is not None and lock.is_locked:
-            if lock.lock_counter == 1:  # after the release, the file may belong to another run
-                Path(lock.lock_file).unlink(missing_ok=True)
-            lock.release()
 
 
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:

@@ -11,6 +11,7 @@ import torch
 from absl.testing import parameterized
 from transformers import TrainingArguments
 
+from hf_depth import disk
 from hf_depth.training.checkpoints import resuming
 from hf_depth.training.checkpoints.manifest import file_entries, list_files, write_manifest
 from hf_depth.training.checkpoints.resuming import (
@@ -137,7 +138,7 @@ class LockTest(RunTestCase):
     def test_it_waits_for_the_end_of_the_other_one(self):
         other = self.other_run()
         warn = mock.Mock(side_effect=lambda _: (other.kill(), other.wait()))
-        with mock.patch.object(resuming, "LOCK_TIMEOUT", 60), mock.patch.object(resuming.logger, "warning", warn):
+        with mock.patch.object(resuming, "LOCK_TIMEOUT", 60), mock.patch.object(disk.logger, "warning", warn):
             with alone_in_output_dir(self.arguments):
                 self.assertTrue(self.path.is_file())
         self.assertIn("Waiting for another run", warn.call_args.args[0])
