@@ -7,7 +7,6 @@ workers and processes, nor on the batch that an example is part of and its place
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -139,13 +138,23 @@ class _CorruptionCollator:
         Raises:
             `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit.
         """
-        self._check_columns(examples[0])
+        missing = [name for name in self._columns if name not in examples[0]]
+        if missing:
+            raise UserError(
+                f"The examples of the batch have no column `{missing[0]}`, only {listed(sorted(examples[0]))}. "
+                f"Prepare the documents by `{self._preparation}`. If they are prepared, pass "
+                "`remove_unused_columns=False` to the training arguments: otherwise the Trainer drops what the "
+                "model's `forward` does not name."
+            )
         num_examples = examples_per_row(examples)  # (num_rows,) of packed rows, else `None`
         token_ids, lengths = self._get_token_ids(examples, "input_ids")  # of single examples, also in packed rows
-        random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epochs(examples, num_examples)))
-        inputs, targets = map(
-            partial(self._checked, len(lengths)), self._corrupt(examples, token_ids, lengths, random)
-        )
+        epoch = self._epoch.item()
+        if "stream_epoch" in examples[0]:
+            epoch = np.array([example["stream_epoch"] for example in examples], dtype=np.int64)  # (batch_size,)
+            epoch = epoch if num_examples is None else np.repeat(epoch, num_examples)
+        random = ExampleRandom(example_keys(token_ids, lengths, self.seed, epoch))
+        corrupted = self._corrupt(examples, token_ids, lengths, random)
+        inputs, targets = (self._checked(len(lengths), batch) for batch in corrupted)
         if METADATA_IDS in examples[0]:  # then in all of them
             metadata = self._get_token_ids(examples, METADATA_IDS)
             inputs = prepend_metadata(inputs, metadata, self._metadata_probability.item(), random)
@@ -158,15 +167,6 @@ class _CorruptionCollator:
         for name in counted:
             batch[name] = np.array([example.get(name, 0) for example in examples], dtype=np.int64)
         return (dict if torch.utils.data.get_worker_info() is None else _Handed)(_received(batch, batch))
-
-    def _check_columns(self, example: Mapping) -> None:
-        missing = [name for name in self._columns if name not in example]
-        if missing:
-            raise UserError(
-                f"The examples of the batch have no column `{missing[0]}`, only {listed(sorted(example))}. Prepare "
-                f"the documents by `{self._preparation}`. If they are prepared, pass `remove_unused_columns=False` to "
-                "the training arguments: otherwise the Trainer drops what the model's `forward` does not name."
-            )
 
     def _get_token_ids(self, examples: Sequence[Mapping], column: str) -> Ragged:
         token_ids, lengths = _flatten(examples, column)  # (lengths.sum(),), (batch_size,)
@@ -191,13 +191,6 @@ class _CorruptionCollator:
         """Which ids of a ragged batch of examples are no tokens of a text, but may stand between two texts."""
         return np.zeros(len(token_ids), bool)
 
-    def _epochs(self, examples: Sequence[Mapping], num_examples: np.ndarray | None) -> int | np.ndarray:
-        """One for all, or one for each example: int64, `(batch_size,)`."""
-        if "stream_epoch" not in examples[0]:
-            return self._epoch.item()
-        epochs = np.array([example["stream_epoch"] for example in examples], dtype=np.int64)
-        return epochs if num_examples is None else np.repeat(epochs, num_examples)
-
     def _corrupt(
         self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
     ) -> tuple[Ragged, Ragged]:
@@ -206,10 +199,6 @@ class _CorruptionCollator:
         packed, `examples` are the rows, and `lengths` has the single examples.
         """
         raise NotImplementedError
-
-    @property
-    def _noise(self) -> tuple[float, float]:
-        return self.mlm_probability, self.mean_noise_span_length
 
     def _get_units(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Ragged | None:
         return _flatten_parts(examples, "unit_lengths", lengths) if self.whole_units else None
@@ -240,28 +229,32 @@ class _CorruptionCollator:
 
     def _padded(self, inputs: Ragged, targets: Ragged, num_examples: np.ndarray | None) -> dict[str, np.ndarray]:
         """The columns of a batch, whose rows are single examples, or hold `num_examples` of shape `(num_rows,)`."""
-        source_lengths, target_lengths = inputs[1], targets[1]
-        most_source, most_target = self.max_source_length, self.max_target_length
-        told = "Example {index} of the batch has {needed} tokens after corruption"
-        _check_fit(source_lengths, "max_source_length", most_source, told)
-        _check_fit(target_lengths, "max_target_length", most_target, told)
+        lengths = [inputs[1], targets[1]]
+        limits = self._limits("max", lengths, "Example {} of the batch has {} tokens after corruption")
         if num_examples is not None:
-            first = run_starts(num_examples)  # (num_rows,): of the examples of each row
-            source_lengths, target_lengths = (np.add.reduceat(lengths, first) for _, lengths in (inputs, targets))
-            most_source = self.packed_source_length or most_source
-            most_target = self.packed_target_length or most_target
-            told = "The examples of row {index} of the batch have {needed} tokens together"
-            _check_fit(source_lengths, "packed_source_length", most_source, told)
-            _check_fit(target_lengths, "packed_target_length", most_target, told)
-        input_ids, attention_mask = self._pad((inputs[0], source_lengths), most_source, self.tokenizer.pad_token_id)
-        labels, _ = self._pad((targets[0], target_lengths), most_target, IGNORED_LABEL)
+            lengths = [np.add.reduceat(part, run_starts(num_examples)) for part in lengths]  # (num_rows,) each
+            limits = self._limits("packed", lengths, "The examples of row {} of the batch have {} tokens together")
+        input_ids, attention_mask = self._pad((inputs[0], lengths[0]), limits[0], self.tokenizer.pad_token_id)
+        labels, _ = self._pad((targets[0], lengths[1]), limits[1], IGNORED_LABEL)
         batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         if num_examples is not None:
-            numbers = 1 + run_positions(num_examples)  # (num_separate,)
-            source, target = (np.repeat(numbers, lengths) for _, lengths in (inputs, targets))
-            batch["encoder_segment_ids"], _ = self._pad((source, source_lengths), most_source, 0)
-            batch["decoder_segment_ids"], _ = self._pad((target, target_lengths), most_target, 0)
+            numbers = 1 + run_positions(num_examples)  # (num_examples.sum(),)
+            batch["encoder_segment_ids"], _ = self._pad((np.repeat(numbers, inputs[1]), lengths[0]), limits[0], 0)
+            batch["decoder_segment_ids"], _ = self._pad((np.repeat(numbers, targets[1]), lengths[1]), limits[1], 0)
         return batch
+
+    def _limits(self, kind: str, lengths: Sequence[np.ndarray], told: str) -> list[int | None]:
+        """The most tokens of inputs and of targets; `ValueError` for more."""
+        limits = []
+        for side, numbers in zip(("source", "target"), lengths, strict=True):
+            name = f"{kind}_{side}_length"
+            limits.append(getattr(self, name) or getattr(self, f"max_{side}_length"))
+            if limits[-1] is not None and numbers.max() > limits[-1]:
+                raise UserError(
+                    f"{told.format(numbers.argmax(), numbers.max())}, but `{name}` is {limits[-1]}. Prepare the data "
+                    f"with the lengths and the noise of the collator, or raise `{name}`."
+                )
+        return limits
 
 
 @dataclass
@@ -344,7 +337,8 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
             return split_prefix(token_ids, lengths, self._special_ids, random)
         if self.objective == "mixture_of_denoisers":
             return self._denoise(token_ids, lengths, random)
-        units, counts = self._get_units(examples, lengths), noise_counts(lengths, *self._noise)
+        units = self._get_units(examples, lengths)
+        counts = noise_counts(lengths, self.mlm_probability, self.mean_noise_span_length)
         return mask_spans(token_ids, lengths, *counts, self._special_ids, random, units)
 
     def _denoise(self, token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom) -> tuple[Ragged, Ragged]:
@@ -422,8 +416,9 @@ class DataCollatorForDepth(_CorruptionCollator):
                 )
             return split_depth_prefix(*sentences, self.sentence_shuffling_probability, self._special_ids, random)
         units = self._get_units(examples, lengths)
-        settings = (*self._noise, self.sentence_shuffling_probability, self._special_ids, random)
-        return corrupt_depth(*sentences, *settings, unit_lengths=None if units is None else units[0])
+        settings = (self.mlm_probability, self.mean_noise_span_length, self.sentence_shuffling_probability)
+        unit_lengths = None if units is None else units[0]
+        return corrupt_depth(*sentences, *settings, self._special_ids, random, unit_lengths)
 
 
 def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
@@ -456,13 +451,3 @@ def _flatten_parts(examples: Sequence[Mapping], column: str, lengths: np.ndarray
             "tokens. Change both columns together."
         )
     return parts, num_parts
-
-
-def _check_fit(lengths: np.ndarray, name: str, limit: int | None, told: str) -> None:
-    """Stop if a length exceeds the limit of this name; `told` says of what, with `{index}` and `{needed}` in it."""
-    if limit is not None and lengths.max() > limit:
-        told = told.format(index=int(lengths.argmax()), needed=lengths.max())
-        raise UserError(
-            f"{told}, but `{name}` is {limit}. Prepare the data with the lengths and the noise of the collator, or "
-            f"raise `{name}`."
-        )
