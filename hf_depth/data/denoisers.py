@@ -128,10 +128,7 @@ def denoiser_counts(
 
 
 def denoiser_bounds(num_tokens: Count, denoisers: Sequence[Denoiser], mode_tokens: bool = True) -> Bounds:
-    """
-    The largest lengths of input and target, special tokens included, and the most masked spans of an example of so
-    many tokens, whatever denoiser of a mixture is drawn.
-    """
+    """The [`Bounds`] of examples of so many tokens, whatever denoiser of a mixture is drawn."""
     num_tokens, found = np.asarray(num_tokens), []
     for denoiser in denoisers:
         if denoiser.weight == 0:

@@ -1,6 +1,6 @@
 """
-How much noise there is, and how long examples become by it. There are numbers of masked tokens and of masked spans,
-and bounds: the largest lengths of input and target, and the most masked spans, whatever is drawn.
+How much noise there is, and how long examples become by it: numbers of masked tokens and of masked spans, and bounds.
+Bounds are the largest lengths of input and target, and the most masked spans, whatever is drawn.
 
 The functions take one number each, or arrays of one shape, and return arrays of int64 of that shape:
 
@@ -23,7 +23,7 @@ from ..errors import UserError
 
 # Lengths and counts: one number, or one per example.
 Count = int | np.ndarray
-# The largest lengths of input and target, and the most masked spans.
+# The largest lengths of input and target, and the most masked spans, whatever is drawn.
 Bounds = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 # Most tokens of a unit that is masked as a whole. Windows leave room for one of them.
