@@ -7,6 +7,8 @@ the training text, of two to five words, with the highest pointwise mutual infor
 The text is named as for pre-training. Documents that pre-training keeps for evaluation are left out.
 """
 
+__models_later__ = True  # hf_depth imports them with the first public name: `--help` does not wait for torch
+
 import logging
 import os
 from collections.abc import Sequence

@@ -12,6 +12,8 @@ results.csv, results.md and scores.png to `--output_dir` after each run. Started
 are missing.
 """
 
+__models_later__ = True  # hf_depth imports them with the first public name: `--help` does not wait for torch
+
 import itertools
 import json
 import logging
@@ -23,13 +25,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-import transformers
 from transformers.hf_argparser import HfArg
 
-from hf_depth import TaskSpec, get_task
+import hf_depth
 from hf_depth.arguments import (
     FineTuningModelArguments,
     TaskArguments,
@@ -41,7 +41,10 @@ from hf_depth.arguments import (
 from hf_depth.disk import replace_text
 from hf_depth.errors import UserError
 from hf_depth.tables import markdown_table
-from hf_depth.tasks.spec import EVALUATION_MODES
+from hf_depth.tasks.spec import EVALUATION_MODES, TaskSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 logger = logging.getLogger("compare_checkpoints")
 
@@ -132,8 +135,10 @@ def find_checkpoints(entry: str, steps: Sequence[int] | None = None) -> list[tup
         raise UserError(f"`--checkpoints` takes NAME=PATH, such as depth=runs/depth, got {entry!r}.")
     folder = Path(path)
     if not folder.is_dir():
+        from hf_depth.models.loading import load_config
+
         try:
-            transformers.AutoConfig.from_pretrained(path)
+            load_config(path)
         except (OSError, ValueError) as error:
             raise UserError(f"`--checkpoints {entry}`: {path} is neither a folder nor a model of the Hub.") from error
         return [(name, path, None)]
@@ -183,7 +188,7 @@ def read_task(name: str, config: str | None, flags: Sequence[str], checkpoint: s
     recipes = [str(path) for one in (task, benchmark) if (path := RECIPES / f"{one}.yaml").is_file()]
     if config is None and not recipes:
         if "--task_file" not in flags:
-            get_task(task, benchmark)  # an error that says which names are near
+            hf_depth.get_task(task, benchmark)  # an error that says which names are near
         raise UserError(f"There is no recipe for {benchmark}/{task} in {RECIPES}: give a `--config`.")
     given = [text.replace("{benchmark}", benchmark).replace("{task}", task) for text in (config or recipes[0], *flags)]
     own = ["--benchmark", benchmark, "--dataset_name", task, "--model_name_or_path", checkpoint]
@@ -221,8 +226,10 @@ def command(run: Run, arguments: CompareArguments) -> list[str]:
     return [*shlex.split(arguments.launcher), str(SCRIPT), *run.arguments]
 
 
-def collect(runs: Sequence[Run], output_dir: str) -> pd.DataFrame:
+def collect(runs: Sequence[Run], output_dir: str) -> "pd.DataFrame":
     """The results of all runs that have finished, also in other jobs, and the files made of them."""
+    import pandas as pd
+
     finished = [(run, metrics) for run in runs if (metrics := run.metrics()) is not None]
     results = pd.DataFrame([read_result(run, metrics) for run, metrics in finished])
     if results.empty:
@@ -260,13 +267,15 @@ def read_result(run: Run, metrics: dict[str, float]) -> dict[str, Any]:
 # ---- Table and figure -----------------------------------------------------------------------------------------------
 
 
-def shown(scores: pd.Series) -> str:
+def shown(scores: "pd.Series") -> str:
     """The mean, with the standard deviation of several seeds."""
     return f"{scores.mean():.4f}" + (f" ± {scores.std():.4f}" if len(scores) > 1 else "")
 
 
-def markdown(results: pd.DataFrame) -> str:
+def markdown(results: "pd.DataFrame") -> str:
     """A Markdown table with a row for each number of steps and a column for each task and model."""
+    import pandas as pd
+
     columns = [(task, model) for task in results.task.unique() for model in results.model.unique()]
     rows = [("" if pd.isna(step) else f"{step:,}", part) for step, part in results.groupby("step", dropna=False)]
     cells = [
@@ -289,7 +298,7 @@ def markdown(results: pd.DataFrame) -> str:
     )
 
 
-def score_figure(results: pd.DataFrame) -> Any:
+def score_figure(results: "pd.DataFrame") -> Any:
     """
     A panel for each task with the score over the steps of pre-training. Each model has a line, with bars of one
     standard deviation to both sides. A model at step 0 or with an unknown step is a horizontal dashed line.
@@ -327,7 +336,7 @@ def score_figure(results: pd.DataFrame) -> Any:
     return figure
 
 
-def main(args: Sequence[str] | None = None) -> pd.DataFrame | None:
+def main(args: Sequence[str] | None = None) -> "pd.DataFrame | None":
     # ---- Arguments ----
     args = list(sys.argv[1:] if args is None else args)
     end = args.index("--") if "--" in args else len(args)

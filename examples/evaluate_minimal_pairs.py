@@ -10,6 +10,8 @@ Each line of a file has a `sentence_good` and a `sentence_bad`; a folder stands 
 the Hub by its name, or from a copy of its files: `--pairs blimp/data`.
 """
 
+__models_later__ = True  # hf_depth imports them with the first public name: `--help` does not wait for torch
+
 import json
 import logging
 from collections.abc import Sequence

@@ -12,11 +12,13 @@ Fine-tune a DEPTH model or a T5 on the tasks of a benchmark, or on a task of you
 Arguments come from a YAML or JSON file, from flags, or from a file followed by flags that override it.
 """
 
+__models_later__ = True  # hf_depth imports them with the first public name: `--help` does not wait for torch
+
 from collections.abc import Sequence
 
 import transformers
 
-import hf_depth  # imports each part when it is used, as transformers does: `--help` does not wait for the models
+import hf_depth
 from hf_depth.arguments import (
     FineTuningModelArguments,
     TaskArguments,

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import models  # registers DEPTH models: `AutoModelForSeq2SeqLM.from_pretrained(folder)` knows them
+import __main__
 
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.corpus import load_corpus
@@ -73,6 +73,7 @@ __all__ = [*_MODULE_OF]
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    importlib.import_module(".models", __name__)
     value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
     if f"{__name__}.models.modeling_depth" in sys.modules:
         importlib.import_module(".kernels", __name__)  # which registers attention functions and a loss with the models
@@ -82,3 +83,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# The import registers DEPTH models: `AutoModelForSeq2SeqLM.from_pretrained(folder)` knows them. It takes seconds, for
+# torch. A script that says so, as ours do, gets it with the first public name: `--help` does not wait for it.
+if not hasattr(__main__, "__models_later__"):
+    importlib.import_module(".models", __name__)

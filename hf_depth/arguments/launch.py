@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import torch
-import torch.distributed as dist
 import transformers
 
 from ..credentials import without_credentials
@@ -105,6 +103,8 @@ def set_up(training_args: "transformers.TrainingArguments") -> None:
         raise UserError("Name the folder of the run by `--output_dir`.")
     if os.path.isfile(training_args.output_dir):
         raise UserError(f"`--output_dir {training_args.output_dir}` is a file: name a folder.")
+    import torch  # takes a second, as `datasets` does: `--help` does not wait for it
+
     # The gradients of a T5 are full of denormal numbers, on which some processors spend most of a step.
     torch.set_flush_denormal(True)
     # All runs of a sweep are given one `output_dir`, in which each would continue the last checkpoint of another. The
@@ -190,7 +190,7 @@ def end_on_signals() -> Iterator[None]:
         except Interrupted as interrupt:
             _end_process(REQUEUE_STATUS, interrupt.message)
         except BaseException as error:
-            if dist.is_initialized():
+            if _is_distributed():
                 if not isinstance(error, SystemExit):
                     traceback.print_exc()
                 status = getattr(error, "code", 1)
@@ -212,8 +212,13 @@ def _end_process(status: int, message: str) -> None:
     _exit(status)
 
 
+def _is_distributed() -> bool:
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_initialized()
+
+
 def _exit(status: int) -> None:
-    if not dist.is_initialized():
+    if not _is_distributed():
         sys.exit(status)
     # Freeing the process group while others wait for it can hang. So run the exit functions (checkpoints, W&B) and
     # skip the rest, as `multiprocessing` does.
