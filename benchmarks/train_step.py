@@ -76,7 +76,6 @@ def parse_args() -> argparse.Namespace:
     attentions = ["sdpa", "depth_sdpa"]
     if args.on_gpu:
         defaults = {"size": "base", "batch_size": 128, "precision": "bf16", "steps_per_turn": 5}
-        attentions += ["depth_flex", "depth_triton"]
     known = AttentionInterface().valid_keys()
     defaults["attn_implementation"] = [name for name in attentions if name in known]
     if args.quick:

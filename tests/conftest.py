@@ -4,7 +4,6 @@ Environment of all tests: no network, one thread per process. Set here, before a
 
 import gc
 import os
-import sys
 import tempfile
 
 import pytest
@@ -20,9 +19,6 @@ if "HF_DEPTH_TEST_CACHE" not in os.environ:  # the workers of xdist have that of
     CACHE = tempfile.TemporaryDirectory(prefix="hf_depth_test_cache_")
     os.environ["HF_DEPTH_TEST_CACHE"] = CACHE.name
 os.environ["HF_DATASETS_CACHE"] = os.environ["HF_DEPTH_TEST_CACHE"]
-
-if sys.platform != "linux":  # Triton is for Linux alone
-    collect_ignore = ["kernels/test_triton.py"]
 
 # The same examples in every run, and no deadline for one: a busy machine must not fail a test.
 settings.register_profile("hf_depth", deadline=None, derandomize=True)

@@ -5,7 +5,6 @@ import contextlib
 import torch
 from transformers import T5Config, UMT5Config
 
-from hf_depth.kernels.masks import expand_mask, is_compact
 from hf_depth.models import modeling_depth
 from hf_depth.models.configuration_depth import DEPTH_CONFIGS, FAMILIES, DepthConfig
 from hf_depth.models.modeling_depth import (
@@ -139,8 +138,6 @@ def dense_mask(mask, kind: str, batch_size: int, query_length: int, key_length: 
     if mask is None:  # sdpa without a mask: all keys, or all up to the query
         full = torch.ones(query_length, key_length, dtype=torch.bool)
         mask = (full.tril() if kind == "decoder" else full)[None, None]
-    elif is_compact(mask):
-        mask = expand_mask(mask, query_length)
     elif mask.dtype != torch.bool:
         mask = mask == 0
     return mask.expand(batch_size, 1, query_length, key_length)[:, 0]

@@ -50,8 +50,8 @@ class ModelArguments:
     tokenizer_name: str | None = HfArg(default=None, help="Default: the checkpoint's; else trained on the text.")
     cache_dir: str | None = HfArg(default=None, help="Where downloads from the Hub are kept.")
     model_revision: str = HfArg(default="main", help="Branch, tag or commit of the checkpoint.")
-    attn_implementation: Literal["auto", "sdpa", "eager", "depth_sdpa", "depth_flex", "depth_triton"] = HfArg(
-        default="auto", help="sdpa, eager, depth_sdpa, depth_flex, depth_triton (default: auto)."
+    attn_implementation: Literal["auto", "sdpa", "eager", "depth_sdpa"] = HfArg(
+        default="auto", help="sdpa, eager, depth_sdpa (default: auto)."
     )
     use_peft: bool = HfArg(default=False, help="Train a LoRA adapter of the checkpoint (needs peft).")
     lora_r: int = HfArg(default=16, help="Rank of the adapter.")

@@ -94,9 +94,8 @@ def load_model(
             its small size.
         tokenizer: the tokenizer that the model will read.
         model_type: `"depth"`, or `"t5"` for any model without sentence tokens. By default that of the checkpoint.
-        attn_implementation: `"auto"`, `"eager"`, `"sdpa"`, or a [kernel](../performance.md#kernels): `"depth_sdpa"`,
-            `"depth_flex"`, `"depth_triton"`. All compute the same. `"auto"` is `"depth_sdpa"` for T5s and DEPTH models
-            of them, else `"sdpa"`.
+        attn_implementation: `"auto"`, `"eager"`, `"sdpa"`, or [`"depth_sdpa"`](../performance.md#attention). All
+            compute the same. `"auto"` is `"depth_sdpa"` for T5s and DEPTH models of them, else `"sdpa"`.
         cache_dir, revision, token, quantization_config, device_map: as for `from_pretrained`.
         config_changes: fields of the configuration, such as `dropout_rate=0.1`. A checkpoint keeps its size.
 

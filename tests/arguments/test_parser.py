@@ -274,8 +274,8 @@ class ErrorTest(ArgumentsTestCase):
         self.assertRegex(self.message(args.split()), expected)
 
     def test_the_nearest_choices_of_an_invalid_one_are_named(self):
-        message = self.message(["--attn_implementation", "depth_flx"], (ModelArguments,))
-        self.assertRegex(message, "invalid choice: 'depth_flx'. Did you mean 'depth_flex'")
+        message = self.message(["--attn_implementation", "depth_sdp"], (ModelArguments,))
+        self.assertRegex(message, "invalid choice: 'depth_sdp'. Did you mean 'depth_sdpa'")
         message = self.message(["--optim", "adamv"], (Seq2SeqTrainingArguments,))
         self.assertRegex(message, "invalid choice: 'adamv'. Did you mean 'adamw_torch', 'adamw_torch_fused', ")
         message = self.message(["--lr_scheduler_type", ""], (Seq2SeqTrainingArguments,))

@@ -30,7 +30,7 @@ class AttentionEntropyTest(parameterized.TestCase):
             found = attention_entropy(model, batch)[f"attention_entropy_{kind}_1"]
             self.assertAlmostEqual(found, sum(shares) / len(shares), delta=1e-5)
 
-    @parameterized.parameters("sdpa", "depth_flex")
+    @parameterized.parameters("sdpa", "depth_sdpa")
     def test_the_model_has_its_implementation_and_its_outputs_again(self, implementation):
         model, batch = tiny_model(attn_implementation=implementation), batch_of()
         before = model(**batch).logits

@@ -40,7 +40,7 @@ def slow_scores(model, batch, label_ids):
 
 
 class ScoresTest(parameterized.TestCase):
-    @parameterized.product(kind=list(MODELS), attn_implementation=["eager", "sdpa", "depth_flex"])
+    @parameterized.product(kind=list(MODELS), attn_implementation=["eager", "sdpa", "depth_sdpa"])
     def test_scores_equal_one_forward_pass_per_label(self, kind, attn_implementation):
         model = model_of(kind, attn_implementation)
         batch = random_batch(seed=1, batch_size=4)

@@ -5,8 +5,18 @@ from unittest import mock
 
 import torch
 from absl.testing import parameterized
+from transformers import T5ForConditionalGeneration as StockT5
 
-from tiny_models import model_of, outputs_and_gradients, random_batch
+from tiny_models import (
+    V1_0,
+    gradients,
+    model_of,
+    outputs_and_gradients,
+    random_batch,
+    random_ids,
+    tiny_model,
+    tiny_t5_config,
+)
 
 
 class SdpaTest(parameterized.TestCase):
@@ -56,3 +66,34 @@ class SdpaTest(parameterized.TestCase):
             torch.jit.save(torch.jit.trace(Logits(), ids, check_trace=False), file)
             file.seek(0)
             torch.testing.assert_close(torch.jit.load(file)(*ids), Logits()(*ids))
+
+
+class NameTest(parameterized.TestCase):
+    @parameterized.parameters("full", "padded")
+    def test_it_works_for_a_stock_t5(self, layout):
+        model = tiny_model(tiny_t5_config(**V1_0), model_class=StockT5).train()
+        batch = random_batch(0)
+        if layout == "full":
+            del batch["attention_mask"]
+        expected, expected_logits = gradients(model, batch), model(**batch).logits
+        model.set_attn_implementation("depth_sdpa")
+        torch.testing.assert_close(model(**batch).logits, expected_logits, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradients(model, batch), expected, rtol=1e-4, atol=1e-6)
+
+    @parameterized.parameters("depth", "umt5")
+    def test_a_model_goes_from_one_implementation_to_another_and_back(self, kind):
+        model, batch = model_of(kind).train(), random_batch(1)
+        expected = gradients(model, batch)
+        for name in ("depth_sdpa", "eager", "depth_sdpa", "sdpa"):
+            model.set_attn_implementation(name)
+            torch.testing.assert_close(gradients(model, batch), expected, rtol=1e-4, atol=1e-6)
+
+    def test_generated_ids_are_those_of_sdpa(self):
+        model, ids = model_of("depth"), random_ids(torch.Generator().manual_seed(2), 3, 9)
+        options = {"max_new_tokens": 8, "do_sample": False}
+        expected = model.generate(ids, **options)
+        model.set_attn_implementation("depth_sdpa")
+        for cache in ("dynamic", "static"):
+            self.assertEqual(
+                model.generate(ids, cache_implementation=cache, **options).tolist(), expected.tolist(), cache
+            )

@@ -3,12 +3,14 @@
 import functools
 import inspect
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from absl.testing import parameterized
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import DynamicCache
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -20,6 +22,7 @@ from hf_depth.models.modeling_depth import (
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
     is_sentence_token,
+    make_mask,
 )
 from hf_depth.tasks.preprocessing import TaskPreprocessor
 from hf_depth.tasks.spec import TaskSpec
@@ -482,3 +485,30 @@ class EncodeSentencesTest(parameterized.TestCase):
     def test_a_sentence_without_a_token_is_refused(self):
         with self.assertRaisesRegex(ValueError, "Sentence 1 is empty: ' ' has no token"):
             self.model.encode_sentences(self.tokenizer, ["A list."], [" "])
+
+
+class SlidingWindowTest(parameterized.TestCase):
+    """Layers of a stack may differ, as in T5Gemma: then there is a mask for each kind of them."""
+
+    @parameterized.parameters(False, True)
+    def test_each_kind_of_layers_has_a_mask(self, is_decoder):
+        config = tiny_config(is_decoder=is_decoder)
+        config.layer_types, config.sliding_window = ["full_attention", "sliding_attention"], 3
+        config._attn_implementation = "sdpa"
+        stack, ids = SimpleNamespace(config=config, dtype=torch.float32), torch.zeros(1, 6, dtype=torch.long)
+        masks = make_mask(stack, ids, 6, segments=(ids, ids), is_causal=is_decoder)
+        expected = {"full_attention": [], "sliding_attention": []}
+        for query in range(6):
+            is_past = [key <= query or not is_decoder for key in range(6)]
+            expected["full_attention"].append(is_past)
+            near = range(query - 2, query + 1) if is_decoder else range(query - 1, query + 2)
+            expected["sliding_attention"].append([key in near for key in range(6)])
+        self.assertEqual({kind: mask[0, 0].tolist() for kind, mask in masks.items()}, expected)
+
+    def test_keys_in_a_cache_come_before_the_queries(self):
+        config, cache = tiny_config(), DynamicCache()
+        config._attn_implementation = "sdpa"
+        cache.update(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8), 0)
+        stack, ids = SimpleNamespace(config=config, dtype=torch.float32), torch.zeros(1, 5, dtype=torch.long)
+        mask = make_mask(stack, ids[:, 3:], 5, segments=(ids, ids), is_causal=True, cache=cache)
+        self.assertEqual(mask[0, 0].int().tolist(), [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
