@@ -10,10 +10,8 @@ from transformers import PreTrainedConfig, T5Config
 T5_MODEL_TYPES = ("t5", "mt5", "umt5")
 # Each of these has its own classes, such as `DepthBartConfig` and `DepthBartForConditionalGeneration`. Each has its
 # own type, such as "depth_bart": by the plain type, `AutoModelForSeq2SeqLM` would load a plain model without a word.
-FAMILIES = {
-    getattr(transformers, f"{family}Config").model_type: family
-    for family in ("Bart", "MBart", "Pegasus", "M2M100", "T5Gemma", "T5Gemma2")
-}
+FAMILIES = {"bart": "Bart", "mbart": "MBart", "pegasus": "Pegasus", "m2m_100": "M2M100"}
+FAMILIES |= {"t5gemma": "T5Gemma", "t5gemma2": "T5Gemma2"}
 
 
 @dataclass(kw_only=True)
@@ -32,7 +30,6 @@ class DepthFields:
             (decoder), to the encoder's sentence tokens (cross-attention). All are `True` by default.
     """
 
-    made_of = ()  # the types of models whose configurations and weights this class reads
     keys_to_ignore_at_inference = ["past_key_values", "cache", "token_losses"]
 
     first_sentence_token_id: int = 32100
@@ -49,10 +46,7 @@ class DepthFields:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> PreTrainedConfig:
-        """
-        A configuration from the fields of a DEPTH model, or of a plain model to make it of. Raises `ValueError` if
-        they give no ids of sentence tokens, and the default ids are words.
-        """
+        """From the fields of a DEPTH or a plain model. Raises `ValueError` if the default ids would be words."""
         is_plain = config_dict.get("model_type", cls.model_type) != cls.model_type
         has_ids = {"first_sentence_token_id", "eosen_token_id"} <= config_dict.keys() | kwargs.keys()
         if is_plain and not has_ids and config_dict.get("vocab_size", 0) > DepthConfig.vocab_size:
@@ -85,7 +79,6 @@ class DepthConfig(DepthFields, T5Config):
     """
 
     model_type = "depth"
-    made_of = T5_MODEL_TYPES
 
     tie_word_embeddings: bool = True
     relative_attention_bias_in_every_layer: bool = False
@@ -109,14 +102,9 @@ class DepthConfig(DepthFields, T5Config):
         return super().from_dict(config_dict, **kwargs)
 
 
-DEPTH_CONFIGS = {model_type: DepthConfig for model_type in T5_MODEL_TYPES}
+DEPTH_CONFIGS = dict.fromkeys(T5_MODEL_TYPES, DepthConfig)
 for _model_type, _family in FAMILIES.items():
-    _name = f"Depth{_family}Config"
-    _fields = {
-        "__doc__": f"A `{_family}Config` with sentence tokens and hierarchical attention: see [`DepthFields`].",
-        "__module__": __name__,
-        "model_type": f"depth_{_model_type}",
-        "made_of": (_model_type,),
-    }
-    globals()[_name] = type(_name, (DepthFields, getattr(transformers, f"{_family}Config")), _fields)
-    DEPTH_CONFIGS[_model_type] = globals()[_name]
+    _name, _base = f"Depth{_family}Config", getattr(transformers, f"{_family}Config")
+    _doc = f"A [`{_base.__name__}`] with sentence tokens and hierarchical attention: see [`DepthFields`]."
+    _fields = {"__doc__": _doc, "__module__": __name__, "model_type": f"depth_{_model_type}"}
+    DEPTH_CONFIGS[_model_type] = globals()[_name] = type(_name, (DepthFields, _base), _fields)

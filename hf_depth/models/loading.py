@@ -8,6 +8,7 @@ from typing import Any
 from transformers import (
     AttentionInterface,
     AutoConfig,
+    GenerationMixin,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,11 +23,7 @@ from ..errors import UserError, suggestion
 from ..ranges import SIZE_FIELDS
 from .adapters import is_adapter, load_adapted
 from .configuration_depth import DEPTH_CONFIGS, T5_MODEL_TYPES, DepthConfig, DepthFields
-from .modeling_depth import (
-    DepthForConditionalGeneration,
-    T5ForConditionalGeneration,
-    UMT5ForConditionalGeneration,
-)
+from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from .stock import (
     add_rows,
     from_scratch,
@@ -35,6 +32,13 @@ from .stock import (
     load_weights,
     size_for,
 )
+
+
+class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
+    """UMT5: a [`T5ForConditionalGeneration`] with a relative position bias in every layer."""
+
+    config_class = UMT5Config
+
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -258,7 +262,7 @@ def _of_type(source, model_type):
     fields = {name: value for name, value in source.to_dict().items() if name not in NOT_INHERITED}
     if model_type == "t5":
         fields = {name: value for name, value in fields.items() if name not in SENTENCE_SETTINGS}
-        return AutoConfig.for_model(source.made_of[0], **fields)
+        return AutoConfig.for_model(source.model_type.removeprefix("depth_"), **fields)
     if source.model_type not in DEPTH_CONFIGS:
         raise UserError(
             f"There is no DEPTH model of the kind {source.model_type!r}, only of "

@@ -1,6 +1,6 @@
 """
-DEPTH (arXiv 2405.07788): an encoder-decoder of transformers with sentence tokens, three attention masks made from the
-ids, and one loss per label. Also T5 with an output head of its own.
+DEPTH (arXiv 2405.07788): encoder-decoders of transformers with three attention masks made from the ids, one loss per
+label, and a T5 v1.1 with an output head of its own.
 
 The Hub ships this file and the configuration beside it, so it imports only torch and transformers.
 """
@@ -15,18 +15,13 @@ import transformers
 from torch import nn
 from transformers import Cache, GenerationMixin, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config
 from transformers import initialization as init
-from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
-    and_masks,
-    sliding_window_bidirectional_overlay,
-    sliding_window_overlay,
-)
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, and_masks
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
-from .configuration_depth import DEPTH_CONFIGS, FAMILIES, DepthConfig
+from .configuration_depth import DEPTH_CONFIGS, DepthConfig
 
 logger = logging.get_logger(__name__)
 Pair = tuple[torch.LongTensor, torch.LongTensor]  # of the queries (batch_size, queries) and of the keys
@@ -52,11 +47,10 @@ def is_segment_start(segment_ids: torch.LongTensor) -> torch.BoolTensor:
 
 def own_sentence_groups(sentence_mask: torch.BoolTensor, segments: Pair | None = None) -> Pair:
     """
-    Groups of encoder self-attention: a sentence token attends to the tokens of its own sentence, any other token to
-    all. All tensors have the shape `(batch_size, length)`.
-
-    The token before the first sentence token is its `<eosen>` and belongs to the first sentence. Tokens before that,
-    such as metadata, belong to no sentence. In a packed row (`segments`), sentences are counted in each example.
+    Groups of encoder self-attention, each `(batch_size, length)` as the argument: a sentence token attends to the
+    tokens of its own sentence, any other token to all. The token before the first sentence token is its `<eosen>` and
+    belongs to the first sentence. Tokens before that, such as metadata, belong to none. In a packed row (`segments`),
+    sentences are counted in each example.
     """
     index = sentence_mask.cumsum(dim=-1)
     if segments is not None:
@@ -134,26 +128,23 @@ def make_mask(
     if padding is not None:  # a static cache has room for more keys
         room = 0 if cache is None else max(0, num_keys - padding.shape[1])
         padding = nn.functional.pad(padding.to(tokens.device, torch.bool), (0, room))
-    rule, config = MaskRule(padding, segments, groups, is_causal), getattr(stack.config, "text_config", stack.config)
-    make = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation]
-    options = {"allow_is_causal_skip": False, "dtype": stack.dtype, "device": tokens.device, "config": config}
-
-    def of_layer(layer: int, mask_function: Callable) -> Any:
+    config = getattr(stack.config, "text_config", stack.config)
+    rule, layer_types = MaskRule(padding, segments, groups, is_causal), getattr(config, "layer_types", None) or ()
+    functions = {"full_attention": rule}
+    if layer_types:  # a decoder may read both masks, whatever its layers are
+        functions["sliding_attention"] = and_masks(rule, _window(config, is_causal))
+    options = {"batch_size": tokens.shape[0], "q_length": tokens.shape[1], "allow_is_causal_skip": False}
+    options |= {"dtype": stack.dtype, "device": tokens.device, "config": config}
+    make, masks = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation], {}
+    for kind, function in functions.items():
+        layer = layer_types.index(kind) if kind in layer_types else 0
         offset, (length, first) = 0, (num_keys, 0)
         if cache is not None:
             offset, (length, first) = cache.get_query_offset(layer), cache.get_mask_sizes(tokens.shape[1], layer)
             # A static cache counts on in place, before a block mask is read.
             offset = offset.clone() if isinstance(offset, torch.Tensor) else offset
-        places = {"q_length": tokens.shape[1], "kv_length": length, "q_offset": offset, "kv_offset": first}
-        return make(batch_size=tokens.shape[0], **places, mask_function=mask_function, **options)
-
-    layer_types = getattr(config, "layer_types", None)
-    if not layer_types:
-        return of_layer(0, rule)
-    # A decoder may read both, whatever its layers are.
-    functions = {"full_attention": rule, "sliding_attention": and_masks(rule, _window(config, is_causal))}
-    layers = {kind: layer_types.index(kind) if kind in layer_types else 0 for kind in functions}
-    return {kind: of_layer(layers[kind], function) for kind, function in functions.items()}
+        masks[kind] = make(kv_length=length, q_offset=offset, kv_offset=first, mask_function=function, **options)
+    return masks if layer_types else masks["full_attention"]
 
 
 def _is_complete(mask: Any) -> bool:
@@ -163,13 +154,11 @@ def _is_complete(mask: Any) -> bool:
 
 def _window(config: PreTrainedConfig, is_causal: bool) -> Callable[..., torch.BoolTensor]:
     """The sliding window of a stack: before the query in a decoder, on both sides of it in an encoder."""
-    size = config.sliding_window
-    if is_causal:
-        return sliding_window_overlay(size)
-    if config.model_type == "t5_gemma_module":
-        return sliding_window_bidirectional_overlay(size)
-    # T5Gemma 2 has windows of `size` tokens in all.
-    return lambda batch, head, query, key: (query - key < (size + 1) // 2) & (key - query < size // 2 + 1)
+    before, after = config.sliding_window - 1, 0
+    if not is_causal:  # T5Gemma counts the tokens on each side, T5Gemma 2 all of them
+        size = config.sliding_window
+        before, after = (size, size) if config.model_type == "t5_gemma_module" else ((size - 1) // 2, size // 2)
+    return lambda batch, head, query, key: (query - key <= before) & (key - query <= after)
 
 
 def _num_keys(cache: Cache, num_queries: int, config: PreTrainedConfig) -> int:
@@ -224,13 +213,13 @@ def _sentence_mask(config, ids, given, name: str) -> torch.BoolTensor | None:
 def _mask_encoder(config, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]:
     """Before the encoder: give it its complete mask."""
     kwargs = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
-    ids, mask, segments = kwargs.get("input_ids"), kwargs.get("attention_mask"), kwargs.pop("segment_ids", None)
-    sentence_mask = _sentence_mask(config, ids, kwargs.pop("sentence_mask", None), "sentence_mask")
+    ids, segments = kwargs.get("input_ids"), kwargs.pop("segment_ids", None)
+    kwargs["sentence_mask"] = _sentence_mask(config, ids, kwargs.get("sentence_mask"), "sentence_mask")
     tokens, pair = kwargs["inputs_embeds"] if ids is None else ids, None if segments is None else (segments, segments)
     is_hierarchical = getattr(config, "hierarchical_encoder_mask", False)
-    groups = own_sentence_groups(sentence_mask, pair) if is_hierarchical else None
-    mask = make_mask(encoder, tokens, tokens.shape[1], mask, pair, groups)
-    return (), {**kwargs, "attention_mask": mask, "sentence_mask": sentence_mask}
+    groups = own_sentence_groups(kwargs["sentence_mask"], pair) if is_hierarchical else None
+    mask = make_mask(encoder, tokens, tokens.shape[1], kwargs.get("attention_mask"), pair, groups)
+    return (), {**kwargs, "attention_mask": mask}
 
 
 def _keep_sentences(encoder, args, kwargs, output) -> Any:
@@ -302,22 +291,21 @@ class DepthMixin:
 
         Args:
             use_cache (`bool`, *optional*): defaults to `False` beside `labels`, else to the configuration's.
-            sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
-                `True` where the encoder input is a sentence token. Needed beside embeddings, and beside encoder
-                outputs that are no [`DepthEncoderOutput`].
-            decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
-                The same for all decoder tokens so far, including those in `cache`. Needed with a filled cache or
+            sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*): `True` where the
+                encoder input is a sentence token. Needed beside embeddings, or outputs of no [`DepthEncoderOutput`].
+            decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*): the same
+                for all decoder tokens so far, including those in `cache`. Needed with a filled cache or
                 `decoder_inputs_embeds`; `generate()` passes it.
             encoder_segment_ids, decoder_segment_ids (`torch.LongTensor`, as long as the input and labels, *optional*):
-                The example of a packed row that each token belongs to, from 1 on; 0 is padding. A token attends only
+                the example of a packed row that each token belongs to, from 1 on; 0 is padding. A token attends only
                 to its example. Models that embed positions take none.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): divides the loss; by default the labels here.
-            loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
-                The loss is `(loss_weights * token_losses).sum()`, divided only by a given `num_items_in_batch`.
-                `token_losses` then have no gradient.
-            skip_logits (`bool`, *optional*):
-                Whether to return no logits; the default in training mode with `labels`. Where hf_depth is imported, a
-                T5 then never has all logits in memory, and `token_losses` have no gradient.
+            loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*): the loss is
+                `(loss_weights * token_losses).sum()`, divided only by a given `num_items_in_batch`. `token_losses`
+                then have no gradient.
+            skip_logits (`bool`, *optional*): whether to return no logits; the default in training mode with `labels`.
+                Where hf_depth is imported, a T5 then never has all logits in memory, and `token_losses` have no
+                gradient.
 
         Raises `ValueError` if the decoder has no input, segment ids are incomplete or not possible, or nothing says
         which tokens are sentence tokens.
@@ -334,10 +322,9 @@ class DepthMixin:
             use_cache = bool(use_cache)  # the decoder's own copy of the configuration would build a cache in training
         if encoder_outputs is None:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+            inputs |= {"sentence_mask": sentence_mask, "segment_ids": encoder_segment_ids, "return_dict": True}
             inputs |= {name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs}
-            encoder_outputs = self.get_encoder()(
-                **inputs, sentence_mask=sentence_mask, segment_ids=encoder_segment_ids, return_dict=True
-            )
+            encoder_outputs = self.get_encoder()(**inputs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         if sentence_mask is None:
@@ -347,7 +334,6 @@ class DepthMixin:
             self._check_first_batch(sentence_mask)
         so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
         tokens = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
-        decoder, num_sources = self.get_decoder(), encoder_outputs[0].shape[1]
         segments = None if encoder_segment_ids is None else (decoder_segment_ids, encoder_segment_ids)
         groups = None
         if getattr(self.config, "hierarchical_cross_mask", False):
@@ -355,11 +341,12 @@ class DepthMixin:
             if decoder_input_ids is not None:  # `so_far` may have room for more
                 is_new = is_sentence_token(decoder_input_ids, self.config)
             groups = sentence_to_sentence_groups(is_new, sentence_mask.to(tokens.device), segments)
-        cross_mask = make_mask(decoder, tokens, num_sources, attention_mask, segments, groups)
-        own_mask = self._decoder_mask(tokens, so_far, decoder_attention_mask, decoder_segment_ids, cache)
+        num_sources = encoder_outputs[0].shape[1]
         states, head, outputs = self._decode(
-            attention_mask=cross_mask,
-            decoder_attention_mask=own_mask,
+            attention_mask=make_mask(self.get_decoder(), tokens, num_sources, attention_mask, segments, groups),
+            decoder_attention_mask=self._decoder_mask(
+                tokens, so_far, decoder_attention_mask, decoder_segment_ids, cache
+            ),
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=encoder_outputs,
             cache=cache,
@@ -394,8 +381,8 @@ class DepthMixin:
             return
         config, rows = self.config, self.get_input_embeddings().num_embeddings
         last = config.first_sentence_token_id + config.num_sentence_tokens - 1
-        is_between = config.first_sentence_token_id <= config.eosen_token_id <= last
-        if max(last, config.eosen_token_id) >= rows or last < config.first_sentence_token_id or is_between:
+        ids = {config.eosen_token_id, *range(config.first_sentence_token_id, last + 1)}
+        if not 1 < len(ids) == config.num_sentence_tokens + 1 or max(ids) >= rows:
             raise ValueError(
                 f"The sentence tokens from {config.first_sentence_token_id} to {last} and `eosen_token_id` "
                 f"{config.eosen_token_id} must differ, and be rows of the {rows} embeddings. "
@@ -425,8 +412,8 @@ class DepthMixin:
             )
         skip_logits = self.training if skip_logits is None else skip_logits
         labels = labels.to(states.device)
-        exact = torch.promote_types(states.dtype, torch.float32)
-        weights = torch.ones_like(labels, dtype=exact) if loss_weights is None else loss_weights.to(labels.device)
+        dtype = torch.promote_types(states.dtype, torch.float32)
+        weights = torch.ones_like(labels, dtype=dtype) if loss_weights is None else loss_weights.to(labels.device)
         if num_items_in_batch is None and loss_weights is None:
             num_items_in_batch = (labels != IGNORED).sum()
         if num_items_in_batch is not None:
@@ -435,19 +422,19 @@ class DepthMixin:
             weights = weights / number.clamp(min=1)  # of no labels at all, the loss is 0
         found = logits = predictions = None
         if skip_logits and self.head_loss is not None:
-            rows = (states.flatten(0, 1), head, labels.flatten(), weights.to(exact).flatten())
+            rows = (states.flatten(0, 1), head, labels.flatten(), weights.to(dtype).flatten())
             found = self.head_loss(*rows, with_predictions=not self.training)
         if found is not None:
-            loss, token_losses, *others = (values.view(labels.shape) if values.dim() else values for values in found)
-            predictions = others[0] if others else None
+            loss, *by_label = found
+            token_losses, predictions = ([values.view(labels.shape) for values in by_label] + [None])[:2]
         else:
             logits = head(states)
             token_losses = cross_entropy_per_token(logits, labels)
             loss = (weights.to(token_losses.device) * token_losses).sum()
-            if skip_logits:
-                predictions = None if self.training else logits.argmax(-1).where(labels != IGNORED, IGNORED)
-                logits = None
+            if skip_logits and not self.training:
+                predictions = logits.argmax(-1).where(labels != IGNORED, IGNORED)
         token_losses = token_losses if loss_weights is None else token_losses.detach()
+        logits = None if skip_logits else logits
         return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
 
     def prepare_decoder_input_ids_from_labels(
@@ -547,21 +534,9 @@ class T5ForConditionalGeneration(DepthMixin, transformers.T5ForConditionalGenera
             init.normal_(self.lm_head.weight, mean=0.0, std=self.config.initializer_factor * self.config.d_model**-0.5)
 
     def _decode(self, **kwargs: Any) -> tuple[torch.Tensor, nn.Module, dict[str, Any]]:
-        encoded, mask = kwargs.pop("encoder_outputs"), kwargs.pop("attention_mask")
-        for name in ("input_ids", "attention_mask", "inputs_embeds"):
-            kwargs[name] = kwargs.pop(f"decoder_{name}")
-        decoded = self.decoder(encoder_hidden_states=encoded[0], encoder_attention_mask=mask, **kwargs)
-        states = decoded[0] * self.model_dim**-0.5 if self.config.scale_decoder_outputs else decoded[0]
-        fields = {"cache": decoded.cache, "cross_attentions": decoded.cross_attentions}
-        fields |= {f"decoder_{name}": decoded.get(name) for name in ("hidden_states", "attentions")}
-        kinds = ("last_hidden_state", "hidden_states", "attentions")
-        return states, self.lm_head, fields | {f"encoder_{name}": encoded.get(name) for name in kinds}
-
-
-class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
-    """UMT5: a [`T5ForConditionalGeneration`] with a relative position bias in every layer."""
-
-    config_class = transformers.UMT5Config
+        outputs = dict(transformers.T5Model.forward(self, return_dict=True, **kwargs))  # without the head
+        states = outputs.pop("last_hidden_state")
+        return states * self.model_dim**-0.5 if self.config.scale_decoder_outputs else states, self.lm_head, outputs
 
 
 class SentenceInputMixin:
@@ -636,15 +611,11 @@ class DepthEncoderModel(SentenceInputMixin, transformers.T5EncoderModel):
 
 def __getattr__(name: str) -> type[PreTrainedModel]:
     """DEPTH over another family, such as `DepthBartForConditionalGeneration`, when it is first asked for."""
-    for model_type, family in FAMILIES.items():
-        if name == f"Depth{family}ForConditionalGeneration":
-            stock = getattr(transformers, f"{family}ForConditionalGeneration")
-            fields = {
-                "__doc__": f"DEPTH over [`{stock.__name__}`]: see [`DepthMixin`].",
-                "__module__": __name__,
-                "config_class": DEPTH_CONFIGS[model_type],
-                "_auto_class": "AutoModelForSeq2SeqLM",
-            }
+    for config_class in DEPTH_CONFIGS.values():
+        if name == config_class.__name__.replace("Config", "ForConditionalGeneration"):
+            stock = getattr(transformers, name.removeprefix("Depth"))
+            fields = {"__doc__": f"DEPTH over [`{stock.__name__}`]: see [`DepthMixin`].", "__module__": __name__}
+            fields |= {"config_class": config_class, "_auto_class": "AutoModelForSeq2SeqLM"}
             globals()[name] = type(name, (SentenceInputMixin, DepthMixin, stock, GenerationMixin), fields)
             return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,8 +18,13 @@ from transformers.integrations import HfDeepSpeedConfig
 from helpers import run_in_two_processes, tiny_mt5_tokenizer, tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.tokenization import check_sentence_tokens, load_tokenizer
-from hf_depth.models.loading import BIAS_FIELD, config_values, load_config, load_model
-from hf_depth.models.modeling_depth import UMT5ForConditionalGeneration
+from hf_depth.models.loading import (
+    BIAS_FIELD,
+    UMT5ForConditionalGeneration,
+    config_values,
+    load_config,
+    load_model,
+)
 from tiny_models import SIZE, V1_0, V1_1, random_batch
 
 PLAIN, TOKENIZER = tiny_tokenizer(), tiny_tokenizer(sentence_tokens=True)
