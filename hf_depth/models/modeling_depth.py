@@ -1,6 +1,6 @@
 """
-DEPTH (arXiv 2405.07788): encoder-decoders of transformers with three attention masks made from the ids, one loss per
-label, and a T5 v1.1 with an output head of its own.
+DEPTH (arXiv 2405.07788): encoder-decoders of transformers with three attention masks made from the ids, and one loss
+per label. Also T5 with an output head of its own.
 
 The Hub ships this file and the configuration beside it, so it imports only torch and transformers.
 """
@@ -47,9 +47,9 @@ def is_segment_start(segment_ids: torch.LongTensor) -> torch.BoolTensor:
 
 def own_sentence_groups(sentence_mask: torch.BoolTensor, segments: Pair | None = None) -> Pair:
     """
-    Groups of encoder self-attention, each `(batch_size, length)` as the argument: a sentence token attends to the
-    tokens of its own sentence, any other token to all. The token before the first sentence token is its `<eosen>` and
-    belongs to the first sentence. Tokens before that, such as metadata, belong to none. In a packed row (`segments`),
+    Groups of encoder self-attention: a sentence token attends to the tokens of its own sentence, any other token to
+    all. All tensors are `(batch_size, length)`. The token before the first sentence token is its `<eosen>` and belongs
+    to the first sentence; tokens before that, such as metadata, belong to none. In a packed row (`segments`),
     sentences are counted in each example.
     """
     index = sentence_mask.cumsum(dim=-1)
@@ -119,9 +119,6 @@ def make_mask(
     The mask of a `stack` that reads `tokens` (B, Q), or their embeddings, by the other arguments: see [`MaskRule`]. It
     is additive for eager, boolean for sdpa, blocks for flex attention; a dictionary if layers differ. `cache` knows
     the keys of each layer. `padding` stays as it is if it has an entry for each query, or if nothing else matters.
-
-    This calls what `create_causal_mask` calls, but without `torch.vmap`, which takes 5 ms a mask on a CPU. A step of
-    `generate()` of a small model takes less.
     """
     if _is_complete(padding) or (segments is None and groups is None):
         return padding
@@ -135,6 +132,7 @@ def make_mask(
         functions["sliding_attention"] = and_masks(rule, _window(config, is_causal))
     options = {"batch_size": tokens.shape[0], "q_length": tokens.shape[1], "allow_is_causal_skip": False}
     options |= {"dtype": stack.dtype, "device": tokens.device, "config": config}
+    # As `create_causal_mask`, but without `torch.vmap`: 5 ms a mask on a CPU, as a small model's token.
     make, masks = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation], {}
     for kind, function in functions.items():
         layer = layer_types.index(kind) if kind in layer_types else 0
@@ -153,11 +151,10 @@ def _is_complete(mask: Any) -> bool:
 
 
 def _window(config: PreTrainedConfig, is_causal: bool) -> Callable[..., torch.BoolTensor]:
-    """The sliding window of a stack: before the query in a decoder, on both sides of it in an encoder."""
-    before, after = config.sliding_window - 1, 0
-    if not is_causal:  # T5Gemma counts the tokens on each side, T5Gemma 2 all of them
-        size = config.sliding_window
-        before, after = (size, size) if config.model_type == "t5_gemma_module" else ((size - 1) // 2, size // 2)
+    """The sliding window of a stack, whose size T5Gemma's encoder counts on each side, T5Gemma 2's on both."""
+    size = config.sliding_window
+    around = (size, size) if config.model_type == "t5_gemma_module" else ((size - 1) // 2, size // 2)
+    before, after = (size - 1, 0) if is_causal else around
     return lambda batch, head, query, key: (query - key <= before) & (key - query <= after)
 
 
@@ -224,7 +221,7 @@ def _mask_encoder(config, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]
 
 def _keep_sentences(encoder, args, kwargs, output) -> Any:
     """After the encoder: say in its output which tokens are sentence tokens."""
-    if kwargs["sentence_mask"] is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
+    if not isinstance(output, dict):  # a tuple, of `return_dict=False`
         return output
     fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
     return DepthEncoderOutput(**fields, sentence_mask=kwargs["sentence_mask"])
@@ -330,7 +327,7 @@ class DepthMixin:
         if sentence_mask is None:
             sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
         sentence_mask = _sentence_mask(self.config, input_ids, sentence_mask, "sentence_mask")
-        if self.training and sentence_mask is not None and not self._is_checked:
+        if self.training and sentence_mask is not None and not (self._is_checked or torch.compiler.is_compiling()):
             self._check_first_batch(sentence_mask)
         so_far = _sentence_mask(self.config, decoder_input_ids, decoder_sentence_mask, "decoder_sentence_mask")
         tokens = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
@@ -377,15 +374,12 @@ class DepthMixin:
 
     def _check_first_batch(self, sentence_mask: torch.BoolTensor) -> None:
         """Warn if the first batch of training has no sentence tokens: collators of transformers add none."""
-        if torch.compiler.is_compiling():
-            return
         config, rows = self.config, self.get_input_embeddings().num_embeddings
-        last = config.first_sentence_token_id + config.num_sentence_tokens - 1
-        ids = {config.eosen_token_id, *range(config.first_sentence_token_id, last + 1)}
-        if not 1 < len(ids) == config.num_sentence_tokens + 1 or max(ids) >= rows:
+        first, number, eosen = config.first_sentence_token_id, config.num_sentence_tokens, config.eosen_token_id
+        if number < 1 or max(first + number - 1, eosen) >= rows or first <= eosen < first + number:
             raise ValueError(
-                f"The sentence tokens from {config.first_sentence_token_id} to {last} and `eosen_token_id` "
-                f"{config.eosen_token_id} must differ, and be rows of the {rows} embeddings. "
+                f"The sentence tokens from {first} to {first + number - 1} and `eosen_token_id` {eosen} must differ, "
+                f"and be rows of the {rows} embeddings. "
                 '`load_model(name_or_config, tokenizer, model_type="depth")` takes them from the tokenizer.'
             )
         try:
@@ -406,10 +400,8 @@ class DepthMixin:
 
     def _losses(self, states, head, labels, num_items_in_batch, loss_weights, skip_logits) -> dict[str, Any]:
         """The fields of the output that follow from what `_decode` returns."""
-        if labels.shape != states.shape[:2]:
-            raise ValueError(
-                f"`labels` {tuple(labels.shape)} and decoder input {tuple(states.shape[:2])} differ in shape."
-            )
+        if labels.shape != (shape := states.shape[:2]):
+            raise ValueError(f"`labels` {tuple(labels.shape)} and decoder input {tuple(shape)} differ in shape.")
         skip_logits = self.training if skip_logits is None else skip_logits
         labels = labels.to(states.device)
         dtype = torch.promote_types(states.dtype, torch.float32)
@@ -451,10 +443,10 @@ class DepthMixin:
     ) -> dict[str, Any]:
         """As in the model below, with the `decoder_sentence_mask` of all decoder ids; `forward` makes the mask."""
         cache = kwargs.get("cache")
-        if cache is not None and kwargs.get("next_sequence_length") is None:
-            # Transformers (5.24) feeds the tokens of a given cache, or of an assistant's, once more.
-            if 0 < (past := cache.get_seq_length()) < input_ids.shape[1]:
-                kwargs["next_sequence_length"] = input_ids.shape[1] - past
+        past = 0 if cache is None else cache.get_seq_length()
+        if kwargs.get("next_sequence_length") is None and 0 < past < input_ids.shape[1]:
+            # Transformers (5.24) would feed the tokens of a given cache, or of an assistant's, once more.
+            kwargs["next_sequence_length"] = input_ids.shape[1] - past
         kwargs["decoder_attention_mask"] = decoder_attention_mask
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if not has_sentence_tokens(self.config):
@@ -470,14 +462,15 @@ def _without_position_bias(module, args, kwargs):
     return args, {**kwargs, "position_bias": None}
 
 
-def _add_position_biases(config: PreTrainedConfig, stack: nn.Module) -> None:
-    """As in UMT5, each layer adds a relative position bias of its own, not that of the first layer."""
-    std = config.initializer_factor * config.d_model**-0.5
-    for block in stack.block[1:]:
+def _add_position_biases(config: PreTrainedConfig, *stacks: nn.Module) -> None:
+    """Where the model is a UMT5: each layer adds a relative position bias of its own, not that of the first layer."""
+    if not getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
+        return
+    for block in (block for stack in stacks for block in stack.block[1:]):
         attention = block.layer[0].SelfAttention
         attention.has_relative_attention_bias = True
         attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
-        nn.init.normal_(attention.relative_attention_bias.weight, std=std)
+        nn.init.normal_(attention.relative_attention_bias.weight, std=config.initializer_factor * config.d_model**-0.5)
         attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
 
 
@@ -510,9 +503,7 @@ class T5ForConditionalGeneration(DepthMixin, transformers.T5ForConditionalGenera
         super().__init__(config)
         # T5Config forces `True`; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
-        if getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
-            _add_position_biases(self.config, self.encoder)
-            _add_position_biases(self.config, self.decoder)
+        _add_position_biases(self.config, self.encoder, self.decoder)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Weights that share storage, `{target: source}`: the embeddings, and in T5 v1.0 the head."""
@@ -602,8 +593,7 @@ class DepthEncoderModel(SentenceInputMixin, transformers.T5EncoderModel):
     def __init__(self, config: DepthConfig):
         super().__init__(config)
         _add_sentences(self.encoder, config)
-        if config.relative_attention_bias_in_every_layer:
-            _add_position_biases(config, self.encoder)
+        _add_position_biases(config, self.encoder)
 
     # It reads the shared embedding, also if the output head has weights of its own.
     get_expanded_tied_weights_keys = T5ForConditionalGeneration.get_expanded_tied_weights_keys

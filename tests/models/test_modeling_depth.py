@@ -202,9 +202,10 @@ class PlainT5Test(parameterized.TestCase):
             torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-5, atol=1e-5)
 
-    def test_hidden_states_and_attentions_come_as_in_t5(self):
+    @parameterized.parameters("depth", "t5")
+    def test_hidden_states_and_attentions_come_as_in_t5(self, kind):
         batch = random_batch(7, sentence_tokens=0.0)
-        model = tiny_model(attn_implementation="eager")
+        model = model_of(kind, "eager")
         stock = stock_twin(model, tiny_t5_config(), "eager")
         options = {"output_hidden_states": True, "output_attentions": True}
         ours, theirs = model(**batch, **options), stock(**batch, **options)
