@@ -65,10 +65,7 @@ class EvaluationMetrics:
 
     def add_order(self, decoding: str, generated: torch.Tensor, inputs: Mapping[str, Any]) -> None:
         """Count the order in generated ids (B, G), that were generated freely or under the constraint."""
-        tensors = (generated, inputs["input_ids"], inputs["labels"])
-        if self.trainer.sums_device.type != generated.device.type:
-            tensors = tuple(tensor.cpu() for tensor in tensors)
-        rows = unshuffling_statistics(*tensors, self.trainer.model.config)
+        rows = unshuffling_statistics(generated, inputs["input_ids"], inputs["labels"], self.trainer.model.config)
         rows = self.trainer.accelerator.gather_for_metrics(rows)
         self.orders[self.prefix].setdefault(decoding, []).append(rows)
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig, TrainingArguments
+from transformers import PreTrainedConfig
 from transformers.modeling_outputs import ModelOutput
 
-from ..data.mixture import MixtureDataset, MixtureStream
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, is_sentence_token
 
 if TYPE_CHECKING:
@@ -23,79 +22,49 @@ if TYPE_CHECKING:
 # The columns of the batches of a mixture that are counted for each source.
 COUNTED = ("source", "num_documents", "num_examples", "num_tokens", "ended_passes")
 # The columns of `example_statistics`. "sentence" labels are sentence tokens of the input, "eosen" labels are
-# `<eosen>`, "reconstruction" labels all others. These include the sentence tokens by which a prefix language model
-# goes on.
+# `<eosen>`, "reconstruction" labels all others, also the sentence tokens by which a prefix language model goes on.
+# `loss_sum` is weighted. `positions` are those of inputs and labels with padding; the other numbers leave it out.
 STATISTICS = (
-    "examples",
-    "tokens",  # labels that count
-    "loss_sum",  # weighted by `sentence_loss_coefficient`
-    "sentence_tokens",
-    "sentence_loss_sum",
-    "reconstruction_tokens",
-    "reconstruction_loss_sum",
-    "eosen_tokens",
-    "eosen_loss_sum",
-    "shuffled",
-    "input_tokens",  # without padding
-    "positions",  # with padding, inputs and labels
-    "tokens_cut",
-    # The following need the predictions, so they are measured in evaluation only.
-    "sentence_correct",
-    "sentence_expected",  # expected number of correct guesses at chance
-    "shuffled_sentence_tokens",
-    "shuffled_sentence_correct",
-    "shuffled_sentence_expected",
-    "reconstruction_correct",
+    *("examples", "shuffled", "tokens", "loss_sum", "input_tokens", "positions", "tokens_cut"),
+    *("sentence_tokens", "sentence_loss_sum", "reconstruction_tokens", "reconstruction_loss_sum"),
+    *("eosen_tokens", "eosen_loss_sum"),
+    # In evaluation only, as they need predictions. Of guesses at chance, so many are "expected" to be correct.
+    *("reconstruction_correct", "sentence_correct", "sentence_expected"),
+    *("shuffled_sentence_tokens", "shuffled_sentence_correct", "shuffled_sentence_expected"),
 )
 
 
-# ---- The loss -------------------------------------------------------------------------------------------------------
-
-
-def loss_weights(
-    labels: torch.Tensor,
-    num_items: torch.Tensor | int | None,
-    config: PreTrainedConfig,
-    args: TrainingArguments,
-    num_processes: int = 1,
-) -> torch.Tensor:
-    """
-    The weight in the loss of each label (B, T), padded with -100: (B, T), float32. `num_items` are the labels of the
-    global batch (by default of this one), `num_processes` those over which gradients are averaged.
-    """
-    weights = torch.ones(labels.shape, device=labels.device)
-    if args.sentence_loss_coefficient != 1.0:
-        weights = weights.masked_fill(is_sentence_token(labels, config), args.sentence_loss_coefficient)
-    if num_items is None:
-        return weights / (labels != -100).sum().clamp(min=1)
-    if args.average_tokens_across_devices:
-        # Gradients are averaged over the processes, but `num_items` already counts the labels of all of them.
-        weights = weights * num_processes
-    return weights / num_items
-
-
 def weighted_loss(
+    trainer: "DepthTrainer",
     model: torch.nn.Module,
     inputs: dict[str, Any],
-    weights: torch.Tensor,
-    weights_losses: bool,
+    num_items: torch.Tensor | int | None,
     needs_gradients: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
     """
-    The sum of the weighted losses of all labels, the losses of the labels (B, T), and the outputs of the model. Where
-    `weights_losses`, `forward` takes `loss_weights`; other models read `decoder_input_ids` (B, T). `needs_gradients`
-    is of the losses of single labels.
+    The sum of the weighted losses of all labels, the loss of each label (B, T), and the outputs of the model.
+    `num_items` are the labels of the global batch, by default of this one. `needs_gradients` is of single losses.
     """
-    if weights_losses and not needs_gradients:
+    args, labels = trainer.args, inputs["labels"]
+    weights = torch.ones(labels.shape, device=labels.device)
+    if args.sentence_loss_coefficient != 1.0:
+        weights = weights.masked_fill(is_sentence_token(labels, trainer.model.config), args.sentence_loss_coefficient)
+    if num_items is None:
+        num_items = (labels != -100).sum().clamp(min=1)
+    elif args.average_tokens_across_devices:
+        # Gradients are averaged over the processes, but `num_items` already counts the labels of all of them.
+        weights = weights * trainer.accelerator.num_processes
+    weights = weights / num_items
+    if trainer.weights_losses and not needs_gradients:
         outputs = model(**inputs, use_cache=False, loss_weights=weights)
         return outputs["loss"], outputs["token_losses"], outputs
-    if weights_losses:
+    if trainer.weights_losses:
         inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients
         outputs = model(**inputs, use_cache=False)
         token_losses = outputs["token_losses"]
     else:  # without labels, for which each family has a loss of its own
         outputs = model(**{name: values for name, values in inputs.items() if name != "labels"}, use_cache=False)
-        token_losses = cross_entropy_per_token(outputs["logits"], inputs["labels"])
+        token_losses = cross_entropy_per_token(outputs["logits"], labels)
     return (weights * token_losses).sum(), token_losses, outputs
 
 
@@ -112,16 +81,14 @@ def _in_front(values: torch.Tensor, mask: torch.Tensor, width: int) -> torch.Ten
 
 def _is_given(ids: torch.Tensor, input_ids: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
     """Which ids (B, L) are sentence tokens that the input (B, S) has. A text that is continued goes on with others."""
-    is_sentence = is_sentence_token(ids, config)
     if not has_sentence_tokens(config):
-        return is_sentence
+        return is_sentence_token(ids, config)
     first, number = config.first_sentence_token_id, config.num_sentence_tokens
-
-    def places(tokens: torch.Tensor) -> torch.Tensor:
-        return torch.where(is_sentence_token(tokens, config), tokens - first, number)  # one column too many
-
-    given = torch.zeros(len(ids), number + 1, dtype=torch.bool, device=ids.device)
-    return is_sentence & given.scatter_(1, places(input_ids), True).gather(1, places(ids))
+    # The column of each token in a table of sentence tokens, of any other token the last one.
+    read, asked = (torch.where(is_sentence_token(each, config), each - first, number) for each in (input_ids, ids))
+    given = torch.zeros(len(ids), number + 1, dtype=torch.bool, device=ids.device).scatter_(1, read, True)
+    given[:, number] = False
+    return given.gather(1, asked)
 
 
 def _by_segment(values: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor:
@@ -164,6 +131,8 @@ def unshuffling_statistics(
       generated is not concordant.
     - Where the labels continue the text of the input, the sentences of the continuation count nowhere.
     """
+    if labels.device.type == "mps":  # which has no float64
+        generated_ids, input_ids, labels = generated_ids.cpu(), input_ids.cpu(), labels.cpu()
     is_gold, width = _is_given(labels, input_ids, config), config.num_sentence_tokens
     goes_on = (is_sentence_token(labels, config) & ~is_gold).any(1, keepdim=True)  # (B, 1)
     is_read = is_sentence_token(generated_ids, config) & (_is_given(generated_ids, input_ids, config) | ~goes_on)
@@ -198,16 +167,14 @@ def summarize_order(rows: np.ndarray, constrained: bool = False) -> dict[str, fl
     Metrics from [`unshuffling_statistics`], of all examples and of shuffled ones: `order_exact`, its chance level, and
     `order_kendall_tau` (chance: 0; no order at all: -1). The names say if each sentence token had to come once.
     """
-    metrics = {}
-    decoding = "_constrained" if constrained else ""
+    metrics, decoding = {}, "_constrained" if constrained else ""
     for name, part in _with_order(rows).items():
         suffix = "" if name == "all" else f"_{name}"
+        values = {f"order_exact{decoding}{suffix}": part[:, 2], f"order_kendall_tau{decoding}{suffix}": part[:, 3]}
+        if not constrained:  # by chance, one of all orders of so many sentences
+            values[f"order_exact{suffix}_chance"] = [1 / math.factorial(int(number)) for number in part[:, 1]]
         if len(part):
-            metrics[f"order_exact{decoding}{suffix}"] = part[:, 2].mean().item()
-            if not constrained:  # by chance, one of all orders of so many sentences
-                chance = [1 / math.factorial(number) for number in part[:, 1].astype(int).tolist()]
-                metrics[f"order_exact{suffix}_chance"] = math.fsum(chance) / len(chance)
-            metrics[f"order_kendall_tau{decoding}{suffix}"] = math.fsum(part[:, 3]) / len(part)  # in any order
+            metrics |= {name: math.fsum(one) / len(part) for name, one in values.items()}  # in any order
     return metrics
 
 
@@ -221,10 +188,12 @@ def unshuffling_accuracy(rows: np.ndarray) -> dict[str, dict[str, list[dict[str,
     accuracies = {}
     for name, part in _with_order(rows).items():
         sizes, exact, tau, right = part[:, 1].astype(int), part[:, 2], part[:, 3], part[:, 4:]
-        by_number, by_position = [], []
-        for size in np.unique(sizes).tolist():
-            share = _proportion(exact[sizes == size], 1 / math.factorial(size))
-            by_number.append({"sentences": size, **share, "kendall_tau": tau[sizes == size].mean().item()})
+        by_number = [
+            {"sentences": size, **_proportion(exact[sizes == size], 1 / math.factorial(size))}
+            | {"kendall_tau": tau[sizes == size].mean().item()}
+            for size in np.unique(sizes).tolist()
+        ]
+        by_position = []
         for position in range(1, sizes.max(initial=0) + 1):
             has_it = sizes >= position
             share = _proportion(right[has_it, position - 1], (1 / sizes[has_it]).mean().item())
@@ -246,54 +215,47 @@ def _proportion(is_correct: np.ndarray, chance: float) -> dict[str, Any]:
 
 
 def example_statistics(
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    labels: torch.Tensor,
-    token_losses: torch.Tensor,
-    config: PreTrainedConfig,
-    coefficient: float = 1.0,
-    predictions: torch.Tensor | None = None,
-    num_cut_tokens: torch.Tensor | None = None,
-    decoder_segment_ids: torch.Tensor | None = None,
+    batch: Mapping[str, torch.Tensor | None], config: PreTrainedConfig, coefficient: float = 1.0
 ) -> torch.Tensor:
     """
     One row of [`STATISTICS`] per example, or per packed row: (B, len(STATISTICS)), float64.
 
-    `input_ids` and `attention_mask` are (B, S). All others are (B, T): `labels` with -100 for padding, `token_losses`
-    (unweighted, 0 for padding), `predictions` (the likeliest ids) and `decoder_segment_ids` (of packed rows).
+    A batch has `input_ids` and perhaps `attention_mask`, both (B, S). The others are (B, T): `labels` with -100 for
+    padding, `token_losses` (unweighted, 0 for padding) and perhaps `predictions` (the likeliest ids), and
+    `decoder_segment_ids` of packed rows. `num_cut_tokens` are (B,).
     """
+    if batch["labels"].device.type == "mps":  # which has no float64
+        batch = {name: None if tensor is None else tensor.cpu() for name, tensor in batch.items()}
+    input_ids, labels, loss = batch["input_ids"], batch["labels"], batch["token_losses"].detach().double()
+    mask, segments, cut = (batch.get(name) for name in ("attention_mask", "decoder_segment_ids", "num_cut_tokens"))
     counted, sentence = labels != -100, _is_given(labels, input_ids, config)  # (B, T)
     eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(sentence)
     kinds = {"sentence": sentence, "reconstruction": counted & ~sentence & ~eosen, "eosen": eosen}
     ones = torch.ones_like(input_ids[:, 0])  # (B,)
-    examples = ones if decoder_segment_ids is None else (_by_segment(counted, decoder_segment_ids) > 0).sum(1)
-    shuffled = num_shuffled(input_ids, labels, config, decoder_segment_ids)
-    loss = token_losses.detach().double()
     loss_sum = loss.sum(1)
     if coefficient != 1:
         loss_sum = loss_sum + (coefficient - 1) * (loss * is_sentence_token(labels, config)).sum(1)
     values = {
-        "examples": examples,
+        "examples": ones if segments is None else (_by_segment(counted, segments) > 0).sum(1),
+        "shuffled": num_shuffled(input_ids, labels, config, segments),
         "tokens": counted.sum(1),
         "loss_sum": loss_sum,
-        "shuffled": shuffled,
-        "input_tokens": input_ids.shape[1] * ones if attention_mask is None else (attention_mask != 0).sum(1),
+        "input_tokens": input_ids.shape[1] * ones if mask is None else (mask != 0).sum(1),
         "positions": (input_ids.shape[1] + labels.shape[1]) * ones,
-        "tokens_cut": 0 * ones if num_cut_tokens is None else num_cut_tokens,
+        "tokens_cut": 0 * ones if cut is None else cut,
     }
     masks = torch.stack(list(kinds.values()))  # (3, B, T)
     for kind, number, total in zip(kinds, masks.sum(2), (loss * masks).sum(2), strict=True):
         values[f"{kind}_tokens"], values[f"{kind}_loss_sum"] = number, total
-    if predictions is not None:
-        correct = predictions == labels
+    if batch.get("predictions") is not None:
+        correct = batch["predictions"] == labels
         values["reconstruction_correct"] = (correct & kinds["reconstruction"]).sum(1)
-        num_sentences = sentence.sum(1)
-        numbers_of = {"tokens": num_sentences, "correct": (correct & sentence).sum(1)}
         # Guessing among those that remain, H(n) = 1 + 1/2 + … + 1/n are right.
         one = torch.ones((), dtype=torch.float64, device=labels.device)
-        expected = torch.digamma(num_sentences.double() + 1) - torch.digamma(one)
-        for name, numbers in (numbers_of | {"expected": expected}).items():
-            values[f"sentence_{name}"], values[f"shuffled_sentence_{name}"] = numbers, numbers * shuffled
+        expected = torch.digamma(sentence.sum(1).double() + 1) - torch.digamma(one)
+        of_order = {"tokens": sentence.sum(1), "correct": (correct & sentence).sum(1), "expected": expected}
+        for name, numbers in of_order.items():
+            values[f"sentence_{name}"], values[f"shuffled_sentence_{name}"] = numbers, numbers * values["shuffled"]
     # Numbers of all kinds, converted by one operation: there is one such row in every step of training.
     return torch.stack([values.get(name, 0 * ones) for name in STATISTICS], dim=1)
 
@@ -350,8 +312,7 @@ class TrainingMetrics:
         self._clock: float | None = None
         self._gathered: dict[str, float] = {}
         self.sources: dict[str, dict[str, float]] = {}  # what was seen of each source, by all processes
-        is_mixture = isinstance(trainer.train_dataset, MixtureDataset | MixtureStream)
-        self._names = list(trainer.train_dataset.source_names) if is_mixture else []
+        self._names = list(getattr(trainer.train_dataset, "source_names", ()))  # of a mixture
         # Documents, examples, tokens, rows and ended passes of each source.
         shape = (len(self._names), len(COUNTED))
         self._source_sums = torch.zeros(shape, dtype=torch.float64, device=trainer.sums_device)

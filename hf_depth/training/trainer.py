@@ -54,7 +54,7 @@ from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, make_schedule, optimizer_settings
 from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .spikes import StepMonitor, check_loss
-from .statistics import COUNTED, TrainingMetrics, example_statistics, loss_weights, unshuffling_accuracy, weighted_loss
+from .statistics import COUNTED, TrainingMetrics, example_statistics, unshuffling_accuracy, weighted_loss
 from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class DepthTrainer(Seq2SeqTrainer):
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
     @functools.cached_property
-    def _weights_losses(self) -> bool:
+    def weights_losses(self) -> bool:
         """Whether the model weights the losses of its labels itself, and computes them without all logits."""
         return hasattr(self._without_wrappers(self.model), "head_loss")
 
@@ -254,10 +254,7 @@ class DepthTrainer(Seq2SeqTrainer):
     # ---- Training ---------------------------------------------------------------------------------------------------
 
     def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> TrainOutput:
         """As `Trainer.train`, alone in the folder; `resume_from_checkpoint=True` takes the last complete one."""
         # Trials of a search, of which several may run at the same time, have folders of their own.
@@ -345,27 +342,22 @@ class DepthTrainer(Seq2SeqTrainer):
         """
         inputs = dict(inputs)
         read = {name: inputs.pop(name) for name in COUNTED if name in inputs}
-        num_cut_tokens = inputs.pop("num_cut_tokens", None)
+        measured = {"num_cut_tokens": inputs.pop("num_cut_tokens", None)}
         if "encoder_segment_ids" in inputs:
             check_packed_rows(self._without_wrappers(self.model))
-        for name, places in self.places.items():
-            if name in inputs:
-                check_length(inputs[name].shape[1], places, "A target" if name == "labels" else "An input")
-        if not self._weights_losses and "decoder_input_ids" not in inputs:
+        for name, what in (("input_ids", "An input"), ("labels", "A target")):
+            check_length(inputs[name].shape[1], self.places[name], what)
+        if not self.weights_losses and "decoder_input_ids" not in inputs:
             inputs["decoder_input_ids"] = decoder_inputs(self.model, inputs["labels"])
-        config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
-        weights = loss_weights(inputs["labels"], num_items_in_batch, config, self.args, self.accelerator.num_processes)
         needs_gradients = return_outputs and model.training  # only a subclass, for terms of its own, asks for outputs
         with self.autocast():
-            loss, token_losses, outputs = weighted_loss(model, inputs, weights, self._weights_losses, needs_gradients)
-        predictions = None if model.training else outputs.get("predictions")
-        if predictions is None and not model.training:
-            predictions = outputs["logits"].argmax(-1)
-        tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "labels", "decoder_segment_ids")}
-        tensors |= {"token_losses": token_losses, "num_cut_tokens": num_cut_tokens, "predictions": predictions}
-        if self.sums_device.type != loss.device.type:  # accelerate's `cuda` is `cuda:0` of a tensor
-            tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
-        statistics = example_statistics(**tensors, config=config, coefficient=self.args.sentence_loss_coefficient)
+            loss, token_losses, outputs = weighted_loss(self, model, inputs, num_items_in_batch, needs_gradients)
+        measured["token_losses"] = token_losses
+        if not model.training:
+            predictions = outputs.get("predictions")
+            measured["predictions"] = outputs["logits"].argmax(-1) if predictions is None else predictions
+        # `model` may be wrapped (DDP, FSDP, compiled).
+        statistics = example_statistics(inputs | measured, self.model.config, self.args.sentence_loss_coefficient)
         if model.training:
             self.running.add(statistics, read)
         else:
@@ -518,7 +510,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def batch_loss(self, model: torch.nn.Module, inputs: dict[str, Any], ignore_keys: Any = None) -> torch.Tensor:
         """The loss of a batch, whose statistics are added to the sums of the evaluation."""
-        if self._weights_losses:
+        if self.weights_losses:
             inputs = {**inputs, "skip_logits": True}
         return super().prediction_step(model, inputs, True, ignore_keys)[0]
 

@@ -110,7 +110,8 @@ class StatisticsTest(parameterized.TestCase):
     def test_sentence_tokens_of_a_continuation_are_reconstruction(self):
         inputs, labels = ids([135, 5, 133, 6, 1]), ids([133, 136, 135, 136, 130, 7, 136, 1])
         losses = torch.arange(1.0, 9.0)[None]
-        row = example_statistics(inputs, None, labels, losses, CONFIG, 3.0, predictions=labels)[0]
+        batch = {"input_ids": inputs, "labels": labels, "token_losses": losses, "predictions": labels}
+        row = example_statistics(batch, CONFIG, 3.0)[0]
         found = dict(zip(STATISTICS, row.tolist(), strict=True))
         self.assertEqual((found["sentence_tokens"], found["sentence_loss_sum"], found["sentence_correct"]), (2, 4, 2))
         self.assertEqual((found["reconstruction_tokens"], found["reconstruction_loss_sum"]), (3, 5 + 6 + 8))
@@ -132,7 +133,9 @@ class StatisticsTest(parameterized.TestCase):
         losses = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none"
         ).view(batch, length)
-        statistics = example_statistics(inputs, mask, labels, losses, CONFIG, coefficient, logits.argmax(-1))
+        batch_of_ids = {"input_ids": inputs, "attention_mask": mask, "labels": labels}
+        of_model = {"token_losses": losses, "predictions": logits.argmax(-1)}
+        statistics = example_statistics(batch_of_ids | of_model, CONFIG, coefficient)
         self.assertEqual(statistics.shape, (batch, len(STATISTICS)))
         # Sums over parts of a batch add up.
         metrics = summarize(statistics[:2].sum(0) + statistics[2:].sum(0))
@@ -163,7 +166,13 @@ class StatisticsTest(parameterized.TestCase):
                 guesses += 1
                 remaining.remove(true)
         labels = ids([130, 5, 131, 5, 132, 5, 133, 1])
-        statistics = example_statistics(labels, None, labels, torch.zeros(labels.shape), CONFIG, predictions=labels)
+        batch = {
+            "input_ids": labels,
+            "labels": labels,
+            "token_losses": torch.zeros(labels.shape),
+            "predictions": labels,
+        }
+        statistics = example_statistics(batch, CONFIG)
         self.assertAlmostEqual(summarize(statistics[0])["sentence_accuracy_chance"], hits / guesses, delta=0.02)
 
 
