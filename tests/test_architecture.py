@@ -39,6 +39,7 @@ TOPICS = (
         "models/test_saving.py",
         "training/test_device_waits.py",
         "training/test_fast_steps.py",
+        "training/test_sharding.py",
     ),
     "training/test_packed_training.py",
 )

@@ -16,7 +16,6 @@ from transformers import (
     ProgressCallback,
     Trainer,
     TrainerCallback,
-    TrainerControl,
     TrainerState,
     TrainingArguments,
 )
@@ -61,8 +60,7 @@ class EarlyStopping(EarlyStoppingCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
         # The state of a training that begins anew has the counter of the one before it, in the same trainer.
-        is_resumed = state.global_step > 0
-        self.early_stopping_patience_counter = evaluations_without_improvement(state) if is_resumed else 0
+        self.early_stopping_patience_counter = evaluations_without_improvement(state) if state.global_step else 0
         # If it is over already, the checkpoint is that of the end.
         control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
 
@@ -76,10 +74,14 @@ class EarlyStopping(EarlyStoppingCallback):
             )
 
 
+def _saved(state: TrainerState, callback: type[TrainerCallback]) -> dict[str, Any]:
+    """What a checkpoint keeps of a callback."""
+    return state.stateful_callbacks.get(callback.__name__, {}).get("attributes", {})
+
+
 def evaluations_without_improvement(state: TrainerState) -> int:
     """How many evaluations in a row, up to the last one, had no better score; 0 without early stopping."""
-    saved = state.stateful_callbacks.get(EarlyStopping.__name__, {})
-    return saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
+    return _saved(state, EarlyStopping).get("early_stopping_patience_counter", 0)
 
 
 class RunTotals(TrainerCallback, ExportableState):
@@ -96,45 +98,17 @@ class RunTotals(TrainerCallback, ExportableState):
         self.loss, self.first_step, self.skipped_batches, self.sources = 0.0, state.global_step, 0, {}
         self.readers: int | None = None
         if is_resumed:
-            saved = state.stateful_callbacks.get(type(self).__name__, {})
-            vars(self).update(saved.get("attributes", {}))
+            vars(self).update(_saved(state, RunTotals))
 
     def state(self) -> dict[str, Any]:
         """As `Trainer` writes it into a checkpoint."""
         return {"args": {}, "attributes": dict(vars(self))}
 
 
-def begin_training(trainer: "DepthTrainer") -> None:
-    """When a training begins or goes on, also in another try of smaller batches."""
-    state, checkpoint = trainer.state, trainer.resumed_from
-    trainer.last_checkpoint, trainer.last_good_step = checkpoint, state.global_step
-    state.compute_steps(trainer.args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
-    trainer.totals.restore(state, is_resumed=checkpoint is not None)
-    if isinstance(trainer.train_dataset, TrainingStream):
-        before, now = trainer.totals.readers, trainer.args.num_readers
-        trainer.totals.readers = now
-        if before not in (None, now):
-            logger.warning(
-                f"The stream was read by {before} workers of all processes, and now is by {now}: of this pass, some "
-                "examples come twice and some not at all."
-            )
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
-            state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
-    trainer._total_loss_scalar, trainer.current_flos = trainer.totals.loss, 0
-    # Evaluations of the weights of before, which may be of the same step, go.
-    trainer.evaluated.orders, trainer.evaluations, trainer.last_evaluation = {}, {}, (None, {})
-    trainer.set_up(trainer.model)  # which may have been made for this training
-    trainer.monitor.begin()
-    trainer.running.begin()
-    if checkpoint is not None:
-        record_best_checkpoint(state, Path(checkpoint))
-        restore_settings(trainer.optimizer, trainer.lr_scheduler, trainer.optimizer_settings)
-
-
 class TrainingFlow(TrainerCallback):
     """
-    When a trainer logs, evaluates and saves, and what it does when a training begins and ends.
+    When a trainer logs, evaluates and saves, and what it does when a training begins (or goes on, also in another try
+    of smaller batches) and ends.
 
     - What is due at the end of an epoch is done at its last step (of a stream, after the pass), before the checkpoint.
       `Trainer` would save first: a run that is killed then lacks the rest.
@@ -150,14 +124,36 @@ class TrainingFlow(TrainerCallback):
         self.handled_step = -1  # whose log and evaluation at the end of an epoch are done
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.handled_step = -1
+        trainer, checkpoint, self.handled_step = self.trainer, self.trainer.resumed_from, -1
         # Not 0 when a run is resumed, but 0 for streams of unknown length. The Trainer reads them from their
         # beginning, and calls it the end of an epoch when `max_steps` are over.
         self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
-        begin_training(self.trainer)
+        trainer.last_checkpoint, trainer.last_good_step = checkpoint, state.global_step
+        state.compute_steps(args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
+        trainer.totals.restore(state, is_resumed=checkpoint is not None)
+        if isinstance(trainer.train_dataset, TrainingStream):
+            before, now = trainer.totals.readers, args.num_readers
+            trainer.totals.readers = now
+            if before not in (None, now):
+                logger.warning(
+                    f"The stream was read by {before} workers of all processes, and now is by {now}: of this pass, "
+                    "some examples come twice and some not at all."
+                )
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
+                state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
+        trainer._total_loss_scalar, trainer.current_flos = trainer.totals.loss, 0
+        # Evaluations of the weights of before, which may be of the same step, go.
+        trainer.evaluated.orders, trainer.evaluations, trainer.last_evaluation = {}, {}, (None, {})
+        trainer.set_up(trainer.model)  # which may have been made for this training
+        trainer.monitor.begin()
+        trainer.running.begin()
+        if checkpoint is not None:
+            record_best_checkpoint(state, Path(checkpoint))
+            restore_settings(trainer.optimizer, trainer.lr_scheduler, trainer.optimizer_settings)
         if state.global_step >= state.max_steps:
             control.should_training_stop = True
-            self.trainer.running.gather()  # the counts of the run, for its last log and the card
+            trainer.running.gather()  # the counts of the run, for its last log and the card
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
@@ -267,15 +263,12 @@ class TrackedRun(TrainerCallback, ExportableState):
         """What a checkpoint keeps."""
         return {"args": {}, "attributes": {"identity": self.identity}}
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args, state, control, **kwargs):
         """Begin the run, whatever comes first: training, an evaluation or predictions."""
         if self._begun or not state.is_world_process_zero or state.is_hyper_param_search:
             return
         self._begun = True
-        if self.identity is None and state.global_step > 0:
-            saved = state.stateful_callbacks.get(type(self).__name__, {})
-            self.identity = saved.get("attributes", {}).get("identity")
-        self.identity = self.identity or secrets.token_hex(4)
+        self.identity = self.identity or _saved(state, TrackedRun).get("identity") or secrets.token_hex(4)
         if "trackio" in args.report_to and args.run_name is None:
             args.run_name = f"{args.output_dir} {self.identity}"  # by which Trackio knows a run
         if "wandb" in args.report_to:

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from transformers import Seq2SeqTrainer
 
 from ..errors import UserError
@@ -15,7 +16,6 @@ from ..evaluation.attention_entropy import attention_entropy, warn_of_saturation
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..tasks.dataset import TaskDataset
 from .inputs import objective_collator
-from .sharding import gather_in_generation
 from .statistics import STATISTICS, summarize, summarize_order, unshuffling_statistics
 
 if TYPE_CHECKING:
@@ -122,6 +122,12 @@ def generation_settings(trainer: "DepthTrainer", gen_kwargs: Mapping[str, Any]) 
     return {name: value for each in (own, gen_kwargs) for name, value in each.items() if value is not None}
 
 
+def gather_in_generation(model: nn.Module) -> None:
+    """Let `generate()`, which calls the encoder by itself, gather sharded parameters as `forward()` does."""
+    if isinstance(model, FSDPModule) and "generate" not in vars(model):
+        register_fsdp_forward_method(model, "generate")
+
+
 def generate(trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:
     """What a model generates for a batch: ids of shape `(B, G)`. Each example has one prediction."""
     gather_in_generation(trainer.model)
@@ -155,8 +161,7 @@ def generate_in_order(
     max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
     max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
     limit = max_length - 1 if max_new_tokens is None else max_new_tokens
-    collator = objective_collator(trainer.data_collator) or trainer.data_collator
-    tokenizer = trainer.processing_class or collator.tokenizer
+    tokenizer = trainer.processing_class or objective_collator(trainer.data_collator).tokenizer
     constraint = SentenceOrderLogitsProcessor(trainer.model.config, tokenizer, inputs["input_ids"], limit)
     settings["max_new_tokens"] = constraint.max_new_tokens
     settings["logits_processor"] = [*settings.get("logits_processor", []), constraint]

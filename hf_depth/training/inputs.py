@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from accelerate.utils import FullyShardedDataParallelPlugin
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
@@ -39,7 +40,7 @@ from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset
 from ..tasks.spec import check_prediction_mode
-from .sharding import check_sharding
+from .optimizers import ScheduleName
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -64,10 +65,8 @@ def prepare_inputs(
     tokenizer: PreTrainedTokenizerBase | None,
     objective: Objective | type[Objective] | None,
 ) -> tuple[Any, Callable[..., Any], Any, Any, PreTrainedTokenizerBase | None, Objective | None]:
-    """
-    What a trainer is given, with what an objective makes of it. A name, a folder or a configuration becomes its model.
-    """
-    own = getattr(objective_collator(data_collator) or data_collator, "tokenizer", None)
+    """What a trainer is given, with what an objective makes of it, and the model of a name or a configuration."""
+    own = getattr(objective_collator(data_collator), "tokenizer", None)
     if objective is not None:
         if isinstance(objective, type) and issubclass(objective, Objective):
             objective = _default_objective(objective, tokenizer, model)
@@ -128,32 +127,28 @@ def objective_collators(data_collator: Callable[..., Any]) -> list[Callable[...,
     return [one for one in held if isinstance(one, DataCollatorForT5SpanCorruption | DataCollatorForDepth)]
 
 
-def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The first of these; `None` if there is none."""
-    return next(iter(objective_collators(data_collator)), None)
+def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
+    """The first of these; the collator itself if there is none."""
+    return next(iter(objective_collators(data_collator)), data_collator)
 
 
 def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
     """A copy that corrupts the same way in each evaluation and in every run, and puts no metadata before inputs."""
-    if objective_collator(data_collator) is None and not hasattr(data_collator, "set_epoch"):
+    if not (objective_collators(data_collator) or hasattr(data_collator, "set_epoch")):
         return data_collator
     data_collator = copy.deepcopy(data_collator)
-    collators = objective_collators(data_collator)
-    for one in (data_collator, *collators):
+    for one in (data_collator, *objective_collators(data_collator)):
         if hasattr(one, "set_epoch"):
             one.set_epoch(0)  # an earlier trainer may have left it in a later one
-    for collator in collators:
-        collator.seed = EVALUATION_SEED
-        collator.set_metadata_probability(0.0)
+    for one in objective_collators(data_collator):
+        one.seed = EVALUATION_SEED
+        one.set_metadata_probability(0.0)
     return data_collator
 
 
 def by_name(datasets: Any) -> Mapping[str, Any]:
     """Data sets to evaluate on by their names; one that stands alone has the name `""`."""
     return datasets if isinstance(datasets, Mapping) else {"": datasets}
-
-
-# ---- Data loaders ---------------------------------------------------------------------------------------------------
 
 
 def innermost_sampler(loader: DataLoader) -> Any:
@@ -179,8 +174,8 @@ def set_epoch_of_sampler(loader: DataLoader, epoch: int, args: TrainingArguments
 
 def without_signals(dataloader: DataLoader) -> DataLoader:
     """
-    A data loader whose workers ignore signals. Launchers, clusters and Ctrl-C signal whole groups of processes: a
-    worker that ended would stop the run before its checkpoint is saved.
+    A data loader whose workers ignore signals, which launchers and Ctrl-C send to whole groups of processes: a worker
+    that ended would stop the run before its checkpoint is saved.
     """
     loader = getattr(dataloader, "base_dataloader", dataloader)  # without the wrapper of accelerate
     if not loader.num_workers:
@@ -201,24 +196,21 @@ def without_signals(dataloader: DataLoader) -> DataLoader:
 
 def _ignore_signals(worker_init_fn: Callable[[int], None] | None, worker_id: int) -> None:
     """A `worker_init_fn`, before another one. Only the process that reads from a worker ends it by SIGTERM."""
+
+    def end_with_parent() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
     for signum in WORKER_SIGNALS - {signal.SIGTERM}:
         signal.signal(signum, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=end_with_parent, daemon=True).start()
     else:  # macOS, where any process can end it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     if worker_init_fn is not None:
         worker_init_fn(worker_id)
-
-
-def _end_with_parent() -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-        pass
-    os._exit(0)
-
-
-# ---- Checks ---------------------------------------------------------------------------------------------------------
 
 
 def check_trainer(trainer: "DepthTrainer") -> None:
@@ -231,7 +223,7 @@ def check_trainer(trainer: "DepthTrainer") -> None:
         what = f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost"
         logger.warning(f"{what}: load them by `load_model` in float32, and give `bf16=True` to the arguments.")
     is_function = inspect.isroutine(collator) or isinstance(collator, functools.partial)
-    if is_function or (objective_collator(collator) is not None and not hasattr(collator, "set_epoch")):
+    if is_function or (objective_collators(collator) and not hasattr(collator, "set_epoch")):
         advice = "A class with a method `set_epoch(epoch)` passes them on."
         logger.warning(f"`data_collator` is not told of epochs: one of ours in it makes the same noise. {advice}")
     if isinstance(trainer.train_dataset, IterableDataset):
@@ -245,15 +237,32 @@ def check_trainer(trainer: "DepthTrainer") -> None:
     _check_vocabularies(trainer)
 
 
+def check_sharding(
+    args: TrainingArguments, deepspeed_config: Mapping[str, Any] | None, plugin: FullyShardedDataParallelPlugin | None
+) -> None:
+    """`UserError` if DeepSpeed or FSDP would train by another schedule, or would save no whole model."""
+    if plugin is not None and plugin.state_dict_type.name != "FULL_STATE_DICT":
+        what = f"`fsdp_state_dict_type` {plugin.state_dict_type.name}: the Trainer would save no model"
+        example = "`examples/accelerate/fsdp2.yaml`"
+        raise UserError(f"{what}. Set it to FULL_STATE_DICT in the configuration of accelerate, as in {example}.")
+    config = deepspeed_config or {}
+    if "scheduler" in config and isinstance(args.lr_scheduler_type, ScheduleName):
+        what = f"`lr_scheduler_type` {args.lr_scheduler_type.value} would have no effect"
+        raise UserError(f"{what}: the settings of DeepSpeed have their own `scheduler`. Remove it there.")
+    name, zero = "stage3_gather_16bit_weights_on_model_save", config.get("zero_optimization", {})
+    if zero.get("stage") == 3 and zero.get(name) is not True:  # accelerate takes "auto" for false
+        what = f"ZeRO-3 without `{name}`: no model that can be loaded would be saved"
+        raise UserError(f"{what}. Set it (in accelerate, `zero3_save_16bit_model`), as in `examples/deepspeed`.")
+
+
 def _check_vocabularies(trainer: "DepthTrainer") -> None:
     """`UserError` if model, tokenizer and collator do not fit together."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    collator = objective_collator(trainer.data_collator) or trainer.data_collator
-    is_depth = has_sentence_tokens(model.config)
+    model, collator = trainer.accelerator.unwrap_model(trainer.model), objective_collator(trainer.data_collator)
     tokenizers = (trainer.processing_class, getattr(collator, "tokenizer", None))
     tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
     for tokenizer in tokenizers:
         check_sentence_tokens(model, tokenizer)
+    is_depth = has_sentence_tokens(model.config)
     if trainer.args.constrain_sentence_order and not (is_depth and tokenizers):
         missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
         raise UserError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
@@ -261,19 +270,16 @@ def _check_vocabularies(trainer: "DepthTrainer") -> None:
         raise UserError("`processing_class` and the tokenizer of `data_collator` differ: use one for all.")
     if isinstance(collator, DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth):
         objective, kind = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
-        raise UserError(
-            f"{type(collator).__name__} does not fit a {type(model).__name__}: make data and collator by "
-            f'`{objective}(tokenizer, ...)`, or the model by `load_model(..., tokenizer, model_type="{kind}")`.'
-        )
+        what = f"{type(collator).__name__} does not fit a {type(model).__name__}"
+        advice = f'or the model by `load_model(..., tokenizer, model_type="{kind}")`'
+        raise UserError(f"{what}: make data and collator by `{objective}(tokenizer, ...)`, {advice}.")
 
 
 def check_packed_rows(model: PreTrainedModel) -> None:
     """`UserError` if a model, without wrappers and PEFT, cannot separate the examples of a packed row."""
     if not getattr(model, "takes_packed_rows", False):
-        raise UserError(
-            f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
-            "each other. Load a T5, or a DEPTH model of one, by `load_model`, or prepare the data without `packing`."
-        )
+        what = f"A {type(model).__name__} takes no `encoder_segment_ids`: examples of a packed row would mix"
+        raise UserError(f"{what}. Load a T5, or a DEPTH model of one, or prepare the data without `packing`.")
 
 
 def check_evaluation_data(
@@ -284,10 +290,8 @@ def check_evaluation_data(
     for name, dataset in named.items():
         argument = f"{name_of_all}[{name!r}]" if name else name_of_all
         if not isinstance(dataset, TaskDataset):
-            raise TypeError(
-                f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: make it by `TaskSplits.load(…)."
-                "prepare(tokenizer).eval_dataset()`, or by `TaskDataset(task, split, examples, prepared)`."
-            )
+            how = "`TaskSplits.load(…).prepare(tokenizer).eval_dataset()`"
+            raise TypeError(f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: make it by {how}.")
         if dataset.key in keys:  # by which files of predictions and the model card name it
             name = f"{dataset.spec.full_name} ({dataset.split})"
             raise UserError(f"`{argument}` is called {name}, as another data set is: give it another `split`.")
@@ -305,9 +309,8 @@ def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Map
     if examples and "input_ids" not in examples[0]:
         raise UserError(f"`{argument}` has no column 'input_ids', but: {listed(examples[0])}. {HOW_TO_PREPARE}")
     tokenizer = trainer.processing_class
-    ids = [[*one["input_ids"], *one.get("labels", ())] for one in examples]
-    greatest = max((int(token_id) for each in ids for token_id in each), default=0)
-    if greatest >= len(tokenizer):
+    ids = [int(token_id) for one in examples for token_id in (*one["input_ids"], *one.get("labels", ()))]
+    if (greatest := max(ids, default=0)) >= len(tokenizer):
         what = f"`{argument}` holds the token id {greatest}, but the tokenizer has {len(tokenizer)} tokens"
         raise UserError(f"{what}: prepare the examples with the `processing_class` of the trainer.")
     is_depth = has_sentence_tokens(trainer.model.config)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Their updates are relative to the size of a matrix, have factors for its rows and columns, or make it orthogonal.
+NEED_WHOLE_MATRICES = ("adamw_scale", "adafactor", "muon")
+SETTINGS = ("weight_decay", "betas", "eps")  # that a resumed run takes of its arguments, not of its checkpoint
 T5_WARMUP_STEPS = 10_000  # for which the learning rate of T5 is constant (Raffel et al. 2020, section 3.1.2)
 TRIED_STEPS = 20  # at which its learning rates are computed
 
@@ -189,9 +193,6 @@ def muon_groups(model: nn.Module, decayed: Iterable[str], weight_decay: float) -
     ]
 
 
-# ---- What `--optim` and `--optim_args` say -------------------------------------------------------------------------
-
-
 # What `optim_args` may say, and how its value is read; `strtobool` gives 0 or 1.
 _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
     "adamw_scale": {"min_rms": float},
@@ -227,6 +228,13 @@ def get_optimizer_class_and_options(
     return MuonWithAdamW, options
 
 
+def dividing_engine(args: TrainingArguments) -> str | None:
+    """`"DeepSpeed"` or `"FSDP"` if that will divide the parameters, by the arguments or by `accelerate launch`."""
+    if args.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
+        return "DeepSpeed"
+    return "FSDP" if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") else None
+
+
 def check_optimizer(args: TrainingArguments) -> None:
     """`UserError` if an optimizer lacks a package, or does not take its options."""
     name = getattr(args.optim, "value", args.optim)
@@ -260,9 +268,6 @@ def read_options(args: TrainingArguments) -> dict[str, Any]:
         except ValueError as error:
             raise UserError(f"`optim_args`: {option} is {value!r}: {error}") from error
     return options
-
-
-# ---- Schedules -----------------------------------------------------------------------------------------------------
 
 
 class ScheduleName(ExplicitEnum):
@@ -344,11 +349,6 @@ def _schedule_options(kind: str, args: TrainingArguments, warmup_steps: int, num
         steps = f"warmup_steps {before_decay} and num_decay_steps {options['num_decay_steps']}"
         raise UserError(f"{steps} are more than the {num_steps} steps of the run.")
     return options
-
-
-# ---- What a resumed run takes of its arguments, not of its checkpoint ----------------------------------------------
-
-SETTINGS = ("weight_decay", "betas", "eps")
 
 
 def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ from .checkpoints.run_description import (
 )
 from .checkpoints.saving import write_model_manifest
 from .checkpoints.stopping import stop_on_signals
-from .inputs import by_name, objective_collator
+from .inputs import by_name, objective_collators
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments, TaskTrainingArguments
@@ -262,7 +262,7 @@ class PretrainingRun(Run):
 
     def begin(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         given = [data for data in (trainer.train_dataset, trainer.eval_dataset, test_dataset) if data is not None]
-        is_ours = objective_collator(trainer.data_collator) is not None  # of another nothing is known
+        is_ours = bool(objective_collators(trainer.data_collator))  # of another nothing is known
         if given and is_ours and trainer.processing_class is not None and self.args.should_log:
             _print_examples(given[0], trainer)
 

@@ -77,10 +77,10 @@ class StepMonitor(TrainerCallback):
         if self.waiting and (control.should_log or control.should_training_stop):
             steps, losses = zip(*self.waiting, strict=True)
             self.waiting, end_of_quiet = [], QUIET_SHARE * state.max_steps
+            of_steps = zip(steps, self._means(losses), strict=True)
+            spikes = [(step, loss) for step, loss in of_steps if self.is_spike(loss)]
             found = [
-                {"step": step, "loss": loss}
-                for step, loss in zip(steps, self._means(losses), strict=True)
-                if self.is_spike(loss) and (step > end_of_quiet or not math.isfinite(loss))
+                {"step": step, "loss": loss} for step, loss in spikes if step > end_of_quiet or not math.isfinite(loss)
             ]
             if found:
                 others = f" {len(found) - 1} more until the next log." if len(found) > 1 else ""
@@ -106,10 +106,7 @@ class StepMonitor(TrainerCallback):
         trainer, totals, most = self.trainer, self.trainer.totals, self.trainer.args.skip_bad_batches
         what = f"Step {step}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
         if totals.skipped_batches == most:
-            raise FloatingPointError(
-                f"{what}, after {most} skipped batches (`skip_bad_batches`). Lower `--learning_rate`, lengthen "
-                "`--warmup_steps` or clip by `--max_grad_norm`."
-            )
+            raise FloatingPointError(_not_finite(trainer, f"{what}, after {most} skipped batches"))
         totals.skipped_batches += 1
         message = f"{what}. Its batch is skipped, {totals.skipped_batches} of at most {most}."
         self._tell([{"step": step, "loss": loss, "grad_norm": norm, "skipped": True}], message)
@@ -156,7 +153,7 @@ def check_losses(trainer: "DepthTrainer") -> float:
     """The mean loss since the last log over all processes. All raise if it is not finite on one of them."""
     losses = gather_object([trainer._tr_loss.item()])
     mean = sum(losses) / len(losses)
-    check_loss(trainer, next((loss for loss in losses if not math.isfinite(loss)), mean))
+    check_loss(trainer, mean)
     return mean
 
 

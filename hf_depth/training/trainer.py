@@ -52,7 +52,6 @@ from .inputs import (
 )
 from .model_card import CardContent, write_model_card
 from .optimizers import get_optimizer_class_and_options, make_schedule, optimizer_settings
-from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .spikes import StepMonitor, check_loss
 from .statistics import COUNTED, TrainingMetrics, example_statistics, unshuffling_accuracy, weighted_loss
 from .training_args import DepthTrainingArguments
@@ -60,12 +59,8 @@ from .training_args import DepthTrainingArguments
 logger = logging.getLogger(__name__)
 
 TRAINING_METRICS = (
-    "sentence_loss",
-    "reconstruction_loss",
-    "eosen_loss",
-    "shuffled_fraction",
-    "padding_fraction",
-    "tokens_cut",
+    *("sentence_loss", "reconstruction_loss", "eosen_loss"),
+    *("shuffled_fraction", "padding_fraction", "tokens_cut"),
 )
 # What the two classes override of `Seq2SeqTrainer`, and why; all else are callbacks and functions.
 OVERRIDDEN = {
@@ -146,9 +141,8 @@ class DepthTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ):
         if not isinstance(args, self.args_class):
-            raise TypeError(
-                f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got {type(args).__name__}."
-            )
+            needed = f"`{self.args_class.__name__}(output_dir, ...)`"
+            raise TypeError(f"`args` must be {needed}, got {type(args).__name__}.")
         if data_collator is None and objective is None:
             raise UserError("`data_collator` is missing: give `objective`, or its collator, `objective.collator()`.")
         model, *given, objective = prepare_inputs(
@@ -185,13 +179,15 @@ class DepthTrainer(Seq2SeqTrainer):
         if hasattr(self.accelerator.unwrap_model(self.model), "peft_config"):
             self.args.use_adapter_optimizer()
         if self.is_fsdp_enabled:
-            leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
+            # Weights are gathered, and gradients added up, in float32. For `bf16` accelerate (1.15) would have FSDP2
+            # cast all to bfloat16, the residual stream and the loss too, and autocast nothing.
+            self.accelerator.state.fsdp_plugin.mixed_precision_policy = None
         self.set_up(self.model)
 
     def set_up(self, model: torch.nn.Module) -> None:
         """What the arguments ask for in the model itself; also undoes what another trainer of it has set."""
-        if self.is_fsdp_enabled:
-            share_embedding(model)
+        if self.is_fsdp_enabled:  # one module for the weight of three, which accelerate (1.15) would put in two groups
+            model.set_input_embeddings(model.get_input_embeddings())
         use_generation_config(self, model)
 
     def _without_wrappers(self, model: torch.nn.Module) -> PreTrainedModel:
@@ -218,7 +214,7 @@ class DepthTrainer(Seq2SeqTrainer):
         return torch.device("cpu") if device.type == "mps" else device
 
     def autocast(self) -> contextlib.AbstractContextManager:
-        """What runs a model is inside of it: see [`leave_precision_to_autocast`]."""
+        """What runs a model is inside of it."""
         return self.accelerator.autocast() if self.is_fsdp_enabled else self.compute_loss_context_manager()
 
     @property
@@ -251,8 +247,6 @@ class DepthTrainer(Seq2SeqTrainer):
             if orders
         }
 
-    # ---- Training ---------------------------------------------------------------------------------------------------
-
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> TrainOutput:
@@ -283,12 +277,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 wait_until_on_disk()
         return output._replace(training_loss=output.metrics["train_loss"])
 
-    @staticmethod
-    def get_optimizer_cls_and_kwargs(
-        args: DepthTrainingArguments, model: PreTrainedModel | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """As [`Trainer.get_optimizer_cls_and_kwargs`], also for the optimizers of this package."""
-        return get_optimizer_class_and_options(args, model)
+    get_optimizer_cls_and_kwargs = staticmethod(get_optimizer_class_and_options)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """As [`Trainer.create_scheduler`], also for the schedules of this package."""
@@ -381,8 +370,6 @@ class DepthTrainer(Seq2SeqTrainer):
             logs["train_loss"] = self._total_loss_scalar / max(steps, 0.001)
         super().log(logs, start_time)
 
-    # ---- Saving -----------------------------------------------------------------------------------------------------
-
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """As `Trainer` does, in a folder that is renamed when all of it is on the disk."""
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
@@ -400,8 +387,6 @@ class DepthTrainer(Seq2SeqTrainer):
         """Write `README.md`; the arguments of `Trainer.create_model_card` replace what `card` says."""
         if self.is_world_process_zero():
             write_model_card(self, model_name, **kwargs)
-
-    # ---- Evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -445,12 +430,7 @@ class DepthTrainer(Seq2SeqTrainer):
         return metrics | {f"{metric_key_prefix}_{name}": value for name, value in attention.items()}
 
     def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
+        self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
         """As `Trainer.evaluation_loop`, over each example once. A training draws its random numbers as without it."""
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
@@ -459,7 +439,8 @@ class DepthTrainer(Seq2SeqTrainer):
         if has_metadata(dataloader.dataset) and collators:
             passes[f"{metric_key_prefix}_{WITH_METADATA}"] = 1.0
         outputs = []
-        prepare_evaluation(self.accelerator, self.model)
+        if self.accelerator.is_fsdp2 and not self.accelerator._models:  # it shards none without its optimizer
+            self.accelerator.prepare_model(self.model, device_placement=True, evaluation_mode=True)
         with torch.random.fork_rng(devices, enabled=self.is_in_train), contextlib.ExitStack() as at_end:
             at_end.callback(setattr, self.evaluated, "prefix", None)  # what comes then is no part of it
             for collator in collators:
@@ -469,7 +450,7 @@ class DepthTrainer(Seq2SeqTrainer):
                     collator.set_metadata_probability(metadata_probability)
                 self.gather_function = self.accelerator.gather_for_metrics
                 self.evaluated.begin_loop(prefix)
-                output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, prefix)
+                output = super().evaluation_loop(dataloader, description, *args, metric_key_prefix=prefix, **kwargs)
                 if f"{prefix}_loss" in output.metrics:
                     metrics = self.evaluated.metrics(prefix)
                     output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
@@ -498,14 +479,12 @@ class DepthTrainer(Seq2SeqTrainer):
         returns_generated = self._returns_generated or self.compute_metrics is not None
         if not (self.args.predict_with_generate and (scores_order or returns_generated)):
             return loss, None, None
-        inputs = self._prepare_inputs(inputs)
-        settings = generation_settings(self, self._gen_kwargs | gen_kwargs)
+        inputs, settings = self._prepare_inputs(inputs), generation_settings(self, self._gen_kwargs | gen_kwargs)
         generated = generate(self, model, inputs, **settings)
         if scores_order:
             self.evaluated.add_order("free", generated, inputs)
             if self.args.constrain_sentence_order:
-                in_order = generate_in_order(self, model, inputs, **settings)
-                self.evaluated.add_order("constrained", in_order, inputs)
+                self.evaluated.add_order("constrained", generate_in_order(self, model, inputs, **settings), inputs)
         return (loss, generated, inputs["labels"]) if returns_generated else (loss, None, None)
 
     def batch_loss(self, model: torch.nn.Module, inputs: dict[str, Any], ignore_keys: Any = None) -> torch.Tensor:
@@ -513,8 +492,6 @@ class DepthTrainer(Seq2SeqTrainer):
         if self.weights_losses:
             inputs = {**inputs, "skip_logits": True}
         return super().prediction_step(model, inputs, True, ignore_keys)[0]
-
-    # ---- End --------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """End workers, trackers and process group; the last line of a script."""

@@ -20,8 +20,15 @@ from ..arguments.training_flags import TaskTrainingFlags, TrainingFlags
 from ..errors import UserError, suggestion
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
-from .optimizers import OptimizerName, ScheduleName, check_optimizer, make_schedule, read_options
-from .sharding import check_whole_matrices, dividing_engine
+from .optimizers import (
+    NEED_WHOLE_MATRICES,
+    OptimizerName,
+    ScheduleName,
+    check_optimizer,
+    dividing_engine,
+    make_schedule,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from ..evaluation.probing import ProbeOptions
@@ -93,15 +100,9 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
 
     _is_from_scratch = _is_adapter = False  # the model
 
-    remove_unused_columns: bool = HfArg(
-        default=False, help="Remove columns that are no argument of the model; the collators need some."
-    )
-    logging_nan_inf_filter: bool = HfArg(
-        default=False, help="Hide NaN and infinite losses in the log. Off: training stops on them."
-    )
-    logging_steps: float | None = HfArg(
-        default=None, help="Steps between two logs, below 1 their share of all steps (default: 0.02)."
-    )
+    remove_unused_columns: bool = HfArg(default=False, help="Remove columns that are no argument of the model.")
+    logging_nan_inf_filter: bool = HfArg(default=False, help="Hide losses that are not finite in the log.")
+    logging_steps: float | None = HfArg(default=None, help="Steps between logs, or their share (default: 0.02).")
     logging_first_step: bool = HfArg(default=True, help="Also log the first step.")
     learning_rate: float | None = HfArg(
         default=None,
@@ -112,17 +113,13 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         help="Course of the learning rate (default: cosine).",
         metadata={"choices": [*(kind.value for kind in SchedulerType), ScheduleName.T5_INVERSE_SQRT.value]},
     )
-    warmup_steps: float | None = HfArg(
-        default=None, help="Steps of the warm-up, or below 1 their share of all steps (default: 0.05)."
-    )
+    warmup_steps: float | None = HfArg(default=None, help="Steps of warm-up, or their share (default: 0.05).")
     optim: str | None = HfArg(
         default=None,
         help="The optimizer (default: adamw_scale); docs/how_to/optimizers.md compares those for T5.",
         metadata={"choices": [*(name.value for name in OptimizerNames), *(name.value for name in OptimizerName)]},
     )
-    adam_epsilon: float | None = HfArg(
-        default=None, help="Epsilon of AdamW and its kin (default: 1e-8; for adamw_scale 1e-6)."
-    )
+    adam_epsilon: float | None = HfArg(default=None, help="Epsilon of AdamW (default: 1e-8; for adamw_scale 1e-6).")
 
     def __post_init__(self):
         # What was not given, and what stands for it: another value was set since.
@@ -140,8 +137,8 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
             self.logging_steps = MOST_STEPS_WITHOUT_LOG if is_long else LOGGING_SHARE
             if self.eval_strategy == "steps" and self.eval_steps is None:  # `Trainer` would take `logging_steps`
                 self.eval_steps = Seq2SeqTrainingArguments.logging_steps
-        uses_own_loading = self.accelerator_config is None
-        self.accelerator_config = {"dispatch_batches": False} if uses_own_loading else self.accelerator_config
+        if uses_own_loading := self.accelerator_config is None:
+            self.accelerator_config = {"dispatch_batches": False}
         self._convert()
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # as with `use_cpu`: torch warns of it in each loop over batches
@@ -159,8 +156,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
         if precision in ("", "no"):
             return
-        other = {"bf16": self.fp16, "fp16": self.bf16}
-        if other.get(precision, True):
+        if {"bf16": self.fp16, "fp16": self.bf16}.get(precision, True):
             allowed = "must be no, or bf16 or fp16 without the flag of the other one"
             raise UserError(f"ACCELERATE_MIXED_PRECISION={precision}, as of `accelerate launch`, {allowed}.")
         setattr(self, precision, True)
@@ -174,12 +170,15 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
             full = DEFAULT_OPTIMIZER if engine is None else OptimizerNames.ADAMW_TORCH
             self.optim = self._defaults["optim"] = OptimizerNames.ADAMW_TORCH_FUSED if self._is_adapter else full
         self.optim = _known_name("optim", self.optim)
-        check_whole_matrices(self, engine)
-        if "optim" in is_default and engine is not None and "learning_rate" not in self._defaults:
-            raise UserError(
-                f"`learning_rate` {self.learning_rate} without `optim`: under {engine} the default is adamw_torch, "
-                "whose learning rates are lower. Give `--optim adamw_torch` as well, or leave the learning rate out."
+        if engine is not None and self.optim in NEED_WHOLE_MATRICES:
+            what = f"`optim` {self.optim.value} needs whole matrices, which each process has a part of under {engine}"
+            advice = (
+                "Use `--optim adamw_torch`, or data parallelism without sharding (`accelerate launch --multi_gpu`)"
             )
+            raise UserError(f"{what}. {advice}.")
+        if "optim" in is_default and engine is not None and "learning_rate" not in self._defaults:
+            what = f"`learning_rate` {self.learning_rate} without `optim`: under {engine} the default is adamw_torch"
+            raise UserError(f"{what}, whose rates are lower. Give `--optim adamw_torch`, or leave the rate out.")
         if "learning_rate" in is_default:
             self.learning_rate = self._defaults["learning_rate"] = self._default_rates[self._is_from_scratch]
         if "adam_epsilon" in is_default:
@@ -207,32 +206,28 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         for name, value in own_names.items():
             setattr(self, name, value)
         if self.n_gpu > 1:  # without a launcher the Trainer takes `nn.DataParallel`, which fails on our loss
+            advice = f"`accelerate launch --multi_gpu --num_processes {self.n_gpu} SCRIPT ...` uses them all"
             logger.warning(
-                f"One of {self.n_gpu} GPUs is used. `accelerate launch --multi_gpu --num_processes {self.n_gpu} "
-                "SCRIPT ...` uses them all; CUDA_VISIBLE_DEVICES=0 says that one is enough."
+                f"One of {self.n_gpu} GPUs is used. {advice}; CUDA_VISIBLE_DEVICES=0 says that one is enough."
             )
             self._n_gpu = 1
 
     def _check(self) -> None:
         """Stop on what would train something else than was asked for, or fail only when data are prepared."""
         if "optim" in self._defaults and self.optim != DEFAULT_OPTIMIZER and self.process_index == 0:
-            logger.warning(
-                f"`optim` is {self.optim.value}, with learning rates of its own: {DEFAULT_OPTIMIZER.value} needs "
-                f"whole matrices, of which each process has only a part under {dividing_engine(self)}."
+            reason = (
+                f"{DEFAULT_OPTIMIZER.value} needs whole matrices, not parts of them as under {dividing_engine(self)}"
             )
+            logger.warning(f"`optim` is {self.optim.value}, with learning rates of its own: {reason}.")
         for name, (allowed, reason) in UNSUPPORTED.items():
             if (value := getattr(self, name)) not in allowed:
                 raise UserError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
         if self.max_steps < 1 and self.max_steps != -1:
-            raise UserError(
-                f"`max_steps` must be at least 1, got {self.max_steps}. Leave it out to train for `num_train_epochs`, "
-                "and leave out `--do_train` to train nothing."
-            )
+            advice = "Leave it out to train for `num_train_epochs`, and `--do_train` to train nothing"
+            raise UserError(f"`max_steps` must be at least 1, got {self.max_steps}. {advice}.")
         if self.skip_bad_batches and (self.fp16 or self.deepspeed_plugin is not None):
-            raise UserError(
-                "`skip_bad_batches` is neither for `fp16`, where loss scaling skips such steps, nor for DeepSpeed, "
-                "whose step is made before its gradient is known. Leave it out."
-            )
+            reason = "neither for `fp16`, whose loss scaling does so, nor for DeepSpeed, which steps before it can"
+            raise UserError(f"`skip_bad_batches` is {reason}. Leave it out.")
         saves_best = self.save_strategy == SaveStrategy.BEST
         if saves_best and self.metric_for_best_model is None:
             raise UserError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
@@ -242,10 +237,8 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         chooses = self.load_best_model_at_end or saves_best or follows
         default = type(self).__dataclass_fields__["metric_for_best_model"].default
         if self.metric_for_best_model not in (None, default) and not chooses:
-            logger.warning(
-                f"`metric_for_best_model` {self.metric_for_best_model} chooses no model: the run ends with the last "
-                "weights. Add `--load_best_model_at_end` and an `--eval_strategy`, or leave it out."
-            )
+            what = f"`metric_for_best_model` {self.metric_for_best_model} chooses no model: the last weights are kept"
+            logger.warning(f"{what}. Add `--load_best_model_at_end` and an `--eval_strategy`, or leave it out.")
         try:
             if self.hub_model_id is not None:
                 validate_repo_id(self.hub_model_id)
@@ -286,9 +279,9 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         before, self._is_from_scratch = self.learning_rate, True
         self._choose_optimizer()
         if self.learning_rate != before and self.deepspeed:
-            # Its "auto" values were filled in when the arguments were made.
             from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
+            # Its "auto" values were filled in when the arguments were made.
             self.hf_deepspeed_config = HfTrainerDeepSpeedConfig(self.deepspeed)
             self.hf_deepspeed_config.trainer_config_process(self)
             self.deepspeed_plugin = DeepSpeedPlugin(hf_ds_config=self.hf_deepspeed_config)
@@ -323,10 +316,8 @@ class TaskTrainingArguments(TaskTrainingFlags, DepthTrainingArguments):
     def __post_init__(self):
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
-                raise UserError(
-                    "`early_stopping_patience` counts evaluations while training: give an `--eval_strategy` and the "
-                    "same `--save_strategy`."
-                )
+                advice = "give an `--eval_strategy` and the same `--save_strategy`"
+                raise UserError(f"`early_stopping_patience` counts evaluations while training: {advice}.")
             self.load_best_model_at_end = True
         super().__post_init__()
         check_prediction_mode([], self.prediction_mode, EVALUATION_MODES)

@@ -16,13 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from helpers import run_in_two_processes, tiny_tokenizer
 from hf_depth import DataCollatorForDepth, DepthTrainingArguments
-from hf_depth.training.sharding import (
-    check_sharding,
-    dividing_engine,
-    gather_in_generation,
-    leave_precision_to_autocast,
-    share_embedding,
-)
+from hf_depth.training.evaluation import gather_in_generation
+from hf_depth.training.inputs import check_sharding
+from hf_depth.training.optimizers import dividing_engine
 from hf_depth.training.trainer import DepthTrainer
 from tiny_training import TrainingTestCase, rows, tiny_model, trainer
 
@@ -102,6 +98,8 @@ class FSDPTrainerTest(TrainingTestCase):
     def test_weights_are_gathered_and_gradients_added_up_in_float32_and_the_model_autocasts(self):
         run, plugin = self.fsdp_trainer(bf16=True)
         self.assertIsNone(plugin.mixed_precision_policy)
+        embeddings = {id(stack.embed_tokens) for stack in (run.model.encoder, run.model.decoder)}
+        self.assertEqual(embeddings, {id(run.model.shared)})  # as in `sharded`
         inputs = run.data_collator(rows(2))
         with torch.autocast("cpu", torch.bfloat16):
             expected = trainer("depth", self.folder).compute_loss(run.model, inputs)
@@ -121,7 +119,7 @@ def sharded(model, mixed_precision="no"):
     )
     if mixed_precision != "no":
         plugin.set_mixed_precision(mixed_precision)
-    leave_precision_to_autocast(plugin)
+    plugin.mixed_precision_policy = None  # as a trainer does it, and what is done to the embeddings
     accelerator = SimpleNamespace(
         state=SimpleNamespace(fsdp_plugin=plugin),
         torch_device_mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("dp_shard",)),
@@ -129,7 +127,7 @@ def sharded(model, mixed_precision="no"):
         mixed_precision=mixed_precision,
         is_main_process=dist.get_rank() == 0,
     )
-    share_embedding(model)
+    model.set_input_embeddings(model.get_input_embeddings())
     return fsdp2_prepare_model(accelerator, model)
 
 
