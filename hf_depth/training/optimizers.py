@@ -70,16 +70,16 @@ class AdamWScale(Optimizer):
         AdamW([nn.Parameter(torch.zeros(1))], lr, betas, eps, weight_decay)  # checks their ranges
         if not min_rms >= 0:
             raise UserError(f"`min_rms` must be at least 0, got {min_rms}.")
-        options = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}
-        super().__init__(params, options)
+        super().__init__(
+            params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients; returns what `closure` does."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
+            if params := [p for p in group["params"] if p.grad is not None]:
                 self._update(params, group)
         return loss
 
@@ -236,8 +236,12 @@ def dividing_engine(args: TrainingArguments) -> str | None:
 
 
 def check_optimizer(args: TrainingArguments) -> None:
-    """`UserError` if an optimizer lacks a package, or does not take its options."""
-    name = getattr(args.optim, "value", args.optim)
+    """`UserError` if an optimizer lacks a package, does not take its options, or needs whole matrices."""
+    name, engine = getattr(args.optim, "value", args.optim), dividing_engine(args)
+    if engine is not None and name in NEED_WHOLE_MATRICES:
+        what = f"`optim` {name} needs whole matrices, of which each process has only a part under {engine}"
+        advice = "Use `--optim adamw_torch`, or data parallelism without sharding (`accelerate launch --multi_gpu`)"
+        raise UserError(f"{what}. {advice}.")
     try:
         kind, options = get_optimizer_class_and_options(args)
         if name in _OPTIONS:
@@ -258,8 +262,8 @@ def read_options(args: TrainingArguments) -> dict[str, Any]:
     {'scale_parameter': 1, 'clip_threshold': 2.0}
     """
     name, options = getattr(args.optim, "value", args.optim), {}
-    known = _OPTIONS.get(name)
-    for part in (args.optim_args or "").replace(" ", "").split(",") if known and args.optim_args else ():
+    known = _OPTIONS.get(name, {})
+    for part in filter(None, (args.optim_args or "").replace(" ", "").split(",") if known else ()):
         option, _, value = part.partition("=")
         if option not in known:
             raise UserError(f"`optim_args`: {option!r} is no option of {name}.{suggestion(option, known, 'options')}")

@@ -3,7 +3,7 @@
 import copy
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,15 +100,8 @@ class TaskTrainer(DepthTrainer):
             raise TypeError("`processing_class` is missing: give the tokenizer that the examples were prepared with.")
         self.baselines: dict[tuple[str, str, str], dict[str, float]] = {}  # by benchmark, task and split
         self._task_dataset, self._label_ids, self.task_config = None, None, task_config
-        super().__init__(
-            model=model,
-            args=args,
-            data_collator=data_collator or DataCollatorForTasks(processing_class),
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            **kwargs,
-        )
+        data_collator = data_collator or DataCollatorForTasks(processing_class)
+        super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, **kwargs)
         if self.compute_metrics is not None:
             raise UserError("`compute_metrics` is not for TaskTrainer, whose metrics are those of the task.")
         check_prediction_mode([], self.args.prediction_mode)  # a probe trains no model
@@ -120,8 +113,7 @@ class TaskTrainer(DepthTrainer):
             check_evaluation_data(self, eval_dataset)
             check_direction_of_metric(self)
         if self.args.early_stopping_patience is not None:
-            patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
-            self.add_callback(EarlyStopping(patience, threshold))
+            self.add_callback(EarlyStopping(self.args.early_stopping_patience, self.args.early_stopping_threshold))
         self.task_config = self._complete_task_config(task_config)
 
     def fit_baselines(self, splits: TaskSplits, names: Sequence[str] | None = None) -> None:
@@ -135,10 +127,8 @@ class TaskTrainer(DepthTrainer):
         for name in names:
             if name not in BASELINES:
                 raise UserError(f"There is no baseline {name!r}.{suggestion(name, BASELINES, 'baselines')}")
-        found = [("bag_of_words", *one) for one in _bags_of_words(self, splits)] if "bag_of_words" in names else []
-        if "from_scratch" in names:
-            evaluations = _from_scratch(self, splits)
-            found += [("from_scratch", one.dataset.spec, one.dataset.split, one.metrics) for one in evaluations]
+        found = _bags_of_words(self, splits) if "bag_of_words" in names else []
+        found += _from_scratch(self, splits) if "from_scratch" in names else []
         for name, spec, split, metrics in found:
             own = {f"{name}_{metric}": metrics[metric] for metric in spec.metric_names if metric in metrics}
             self.baselines.setdefault((spec.benchmark, spec.name, split), {}).update(own)
@@ -174,7 +164,7 @@ class TaskTrainer(DepthTrainer):
         return metrics if score is None else {f"{metric_key_prefix}_score": score} | metrics
 
     def evaluate_tasks(
-        self, datasets: EvaluationData, metric_key_prefix: str = "predict", **kwargs
+        self, datasets: EvaluationData, metric_key_prefix: str = "predict", **kwargs: Any
     ) -> dict[str, float]:
         """Evaluate on data sets without a log, as for test data, which `TaskSplits.test_datasets` gives."""
         return self.evaluate_datasets(datasets, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -195,13 +185,20 @@ class TaskTrainer(DepthTrainer):
             )
         finally:
             self._task_dataset = None
-        predictions = self._task_predictions(dataset, output.predictions, output.label_ids)
-        predicted = {"texts": predictions.texts}
-        if predictions.texts is None:
-            predicted = {"predicted_ids": predictions.label_ids}
-        metrics = compute_task_metrics(
-            dataset.spec, dataset.rows, **predicted, train_label_ids=dataset.train_label_ids
-        )
+        spec, order = dataset.spec, np.argsort(output.label_ids)  # they come as they were read, the longest first
+        if not np.array_equal(output.label_ids[order], np.arange(len(dataset))):
+            came = len(output.label_ids)
+            raise AssertionError(f"{len(dataset)} examples came back as {came}: the processes read other data.")
+        outputs = output.predictions[order]
+        if self.args.prediction_mode == "score_labels":
+            check_finite_scores(outputs)
+            label_ids = np.array(list(spec.labels))[outputs.argmax(1)]  # the keys of `labels` are the classes
+            predictions, given = TaskPredictions(None, label_ids, outputs), {"predicted_ids": label_ids}
+        else:
+            texts = decode_generated(self.processing_class, outputs)
+            predictions = TaskPredictions(texts, None if spec.labels is None else spec.parse_all(texts))
+            given = {"texts": texts}
+        metrics = compute_task_metrics(spec, dataset.rows, **given, train_label_ids=dataset.train_label_ids)
         metrics |= self.baselines.get(dataset.key, {})
         self.evaluations[dataset.key] = TaskEvaluation(dataset, predictions, metrics, self.weights_step)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
@@ -218,9 +215,7 @@ class TaskTrainer(DepthTrainer):
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
         if "index" not in inputs:
-            raise UserError(
-                "The batches have no `index`, which `data_collator` must pass on, as DataCollatorForTasks."
-            )
+            raise UserError("The batches have no `index`, which `data_collator` must pass on as DataCollatorForTasks.")
         index = inputs.pop("index")
         loss = self.batch_loss(model, inputs, ignore_keys) if "labels" in inputs else None
         if self.args.prediction_mode == "score_labels":
@@ -230,38 +225,27 @@ class TaskTrainer(DepthTrainer):
         settings = generation_settings(self, self._gen_kwargs | gen_kwargs)
         return loss, generate(self, model, inputs, **settings), index
 
-    def _task_predictions(self, dataset: TaskDataset, outputs: np.ndarray, index: np.ndarray) -> TaskPredictions:
-        """What came out of the loop, in the order of the examples."""
-        order = np.argsort(index)  # they come as they were read, the longest first
-        if not np.array_equal(index[order], np.arange(len(dataset))):
-            raise AssertionError(f"{len(dataset)} examples came back as {len(index)}: the processes read other data.")
-        outputs = outputs[order]
-        if self.args.prediction_mode == "score_labels":
-            check_finite_scores(outputs)
-            # The keys of `labels` are the classes.
-            return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
-        texts = decode_generated(self.processing_class, outputs)
-        return TaskPredictions(texts, None if dataset.spec.labels is None else dataset.spec.parse_all(texts))
 
-
-def _bags_of_words(trainer: TaskTrainer, splits: TaskSplits) -> Iterator[tuple[TaskSpec, str, dict[str, float]]]:
+def _bags_of_words(trainer: TaskTrainer, splits: TaskSplits) -> list[tuple[str, TaskSpec, str, dict[str, float]]]:
     """The metrics of a bag of words for each task, on each split but that of training."""
+    found, seed = [], trainer.args.seed
     for part in splits.parts:
-        spec, examples, seed = part.spec, part.examples, trainer.args.seed
+        spec, examples = part.spec, part.examples
         if spec.labels is None or spec.train_split not in examples:
-            raise UserError(
-                f"The baseline bag_of_words is for tasks with labels and training examples: {spec.full_name}."
-            )
+            needed = "tasks with labels and training examples"
+            raise UserError(f"The baseline bag_of_words is for {needed}: {spec.full_name}.")
         validation = next((examples[split] for split in spec.validation_splits if split in examples), None)
         probe = Probe(spec, BagOfWords(trainer.processing_class, spec, seed=seed), seed)
         probe.fit(examples[spec.train_split], validation)
         for split, rows in examples.items():
             if split != spec.train_split:
-                yield spec, split, compute_task_metrics(spec, rows, predicted_ids=probe.predict(rows))
+                metrics = compute_task_metrics(spec, rows, predicted_ids=probe.predict(rows))
+                found.append(("bag_of_words", spec, split, metrics))
+    return found
 
 
-def _from_scratch(trainer: TaskTrainer, splits: TaskSplits) -> list[TaskEvaluation]:
-    """The evaluations by the best of several trainings; of the first one where there is nothing to choose by."""
+def _from_scratch(trainer: TaskTrainer, splits: TaskSplits) -> list[tuple[str, TaskSpec, str, dict[str, float]]]:
+    """The metrics by the best of several trainings; of the first one where there is nothing to choose by."""
     datasets = [*by_name(splits.eval_dataset()).values(), *by_name(splits.test_datasets()).values()]
     datasets = {"/".join(one.key): one for one in datasets if isinstance(one, TaskDataset)}
     args, has_validation = copy.copy(trainer.args), trainer.eval_dataset is not None
@@ -270,20 +254,14 @@ def _from_scratch(trainer: TaskTrainer, splits: TaskSplits) -> list[TaskEvaluati
     args.eval_strategy = args.logging_strategy = IntervalStrategy.NO
     args.early_stopping_patience = None  # which needs evaluations
     args.save_strategy, args.load_best_model_at_end, args.eval_on_start = SaveStrategy.NO, False, False
+    parts = trainer.data_collator, trainer.train_dataset, trainer.eval_dataset, trainer.processing_class
     best, found = 0.0, []
     for factor in SCRATCH_FACTORS if has_validation else SCRATCH_FACTORS[:1]:
         args, score = copy.copy(args), 0.0
         args.learning_rate = factor * trainer.args.learning_rate
         set_seed(args.seed)
-        other = type(trainer)(
-            model=with_random_weights(trainer.model, args.seed),
-            args=args,
-            data_collator=trainer.data_collator,
-            train_dataset=trainer.train_dataset,
-            eval_dataset=trainer.eval_dataset,
-            processing_class=trainer.processing_class,
-            task_config=trainer.task_config,
-        )
+        model = with_random_weights(trainer.model, args.seed)
+        other = type(trainer)(model, args, *parts, task_config=trainer.task_config)
         other.train()
         if has_validation:
             score = other.evaluate_tasks(other.eval_dataset, metric_key_prefix="eval")["eval_score"]
@@ -292,7 +270,10 @@ def _from_scratch(trainer: TaskTrainer, splits: TaskSplits) -> list[TaskEvaluati
         if not found or score > best:
             best = score
             other.evaluate_tasks(datasets)
-            found = list(other.evaluations.values())
+            found = [
+                ("from_scratch", one.dataset.spec, one.dataset.split, one.metrics)
+                for one in other.evaluations.values()
+            ]
     if trainer.is_world_process_zero():
         shutil.rmtree(args.output_dir, ignore_errors=True)
     set_seed(trainer.args.seed)

@@ -20,15 +20,7 @@ from ..arguments.training_flags import TaskTrainingFlags, TrainingFlags
 from ..errors import UserError, suggestion
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
-from .optimizers import (
-    NEED_WHOLE_MATRICES,
-    OptimizerName,
-    ScheduleName,
-    check_optimizer,
-    dividing_engine,
-    make_schedule,
-    read_options,
-)
+from .optimizers import OptimizerName, ScheduleName, check_optimizer, dividing_engine, make_schedule, read_options
 
 if TYPE_CHECKING:
     from ..evaluation.probing import ProbeOptions
@@ -170,12 +162,6 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
             full = DEFAULT_OPTIMIZER if engine is None else OptimizerNames.ADAMW_TORCH
             self.optim = self._defaults["optim"] = OptimizerNames.ADAMW_TORCH_FUSED if self._is_adapter else full
         self.optim = _known_name("optim", self.optim)
-        if engine is not None and self.optim in NEED_WHOLE_MATRICES:
-            what = f"`optim` {self.optim.value} needs whole matrices, which each process has a part of under {engine}"
-            advice = (
-                "Use `--optim adamw_torch`, or data parallelism without sharding (`accelerate launch --multi_gpu`)"
-            )
-            raise UserError(f"{what}. {advice}.")
         if "optim" in is_default and engine is not None and "learning_rate" not in self._defaults:
             what = f"`learning_rate` {self.learning_rate} without `optim`: under {engine} the default is adamw_torch"
             raise UserError(f"{what}, whose rates are lower. Give `--optim adamw_torch`, or leave the rate out.")
