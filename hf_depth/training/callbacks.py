@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -26,9 +26,6 @@ from ..data.streams import TrainingStream
 from .checkpoints.saving import record_best_checkpoint
 from .optimizers import restore_settings
 from .spikes import check_losses, check_parameters
-
-if TYPE_CHECKING:
-    from .trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +116,7 @@ class TrainingFlow(TrainerCallback):
     - Collator and data set are told the number of each epoch, by which they draw anew.
     """
 
-    def __init__(self, trainer: "DepthTrainer"):
+    def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.handled_step = -1  # whose log and evaluation at the end of an epoch are done
 

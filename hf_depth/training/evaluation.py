@@ -1,7 +1,7 @@
 """Evaluation: what it adds up over all examples, its loops over data sets, what the model generates, the order."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
-from transformers import Seq2SeqTrainer
+from transformers import Seq2SeqTrainer, Trainer
 
 from ..errors import UserError
 from ..evaluation.attention_entropy import attention_entropy, warn_of_saturation
@@ -17,9 +17,6 @@ from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..tasks.dataset import TaskDataset
 from .inputs import objective_collator
 from .statistics import STATISTICS, summarize, summarize_order, unshuffling_statistics
-
-if TYPE_CHECKING:
-    from .trainer import DepthTrainer
 
 WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
 # Widths of the encoder inputs with a static cache, which is as wide: each other width is compiled anew.
@@ -32,7 +29,7 @@ class EvaluationMetrics:
     has how the model attends in the first batch.
     """
 
-    def __init__(self, trainer: "DepthTrainer"):
+    def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.statistics: dict[str, torch.Tensor] = {}
         # `unshuffling_statistics` of each batch, by prefix and way of generating: "free", "constrained".
@@ -102,7 +99,7 @@ def longest_first(dataset: Any) -> list[int] | None:
     return np.argsort(-lengths, kind="stable").tolist()
 
 
-def use_generation_config(trainer: "DepthTrainer", model: nn.Module) -> None:
+def use_generation_config(trainer: Trainer, model: nn.Module) -> None:
     """Give a model the generation configuration of the arguments, with the model's ids where it has none."""
     if trainer.args.generation_config is None:
         return
@@ -114,7 +111,7 @@ def use_generation_config(trainer: "DepthTrainer", model: nn.Module) -> None:
             setattr(generation, name, getattr(model.config, name, None))
 
 
-def generation_settings(trainer: "DepthTrainer", gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def generation_settings(trainer: Trainer, gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `generate()`: those given, else those of the trainer."""
     own = {"num_beams": trainer.args.generation_num_beams}
     if gen_kwargs.get("max_new_tokens") is None:  # `generate()` warns of both
@@ -128,7 +125,7 @@ def gather_in_generation(model: nn.Module) -> None:
         register_fsdp_forward_method(model, "generate")
 
 
-def generate(trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:
+def generate(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:
     """What a model generates for a batch: ids of shape `(B, G)`. Each example has one prediction."""
     gather_in_generation(trainer.model)
     # Without the labels, for whose loss `Seq2SeqTrainer.prediction_step` would run a second forward pass.
@@ -153,9 +150,7 @@ def generate(trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any
         vars(generation).update(before)
 
 
-def generate_in_order(
-    trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any], **settings: Any
-) -> torch.Tensor:
+def generate_in_order(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:
     """As [`generate`], but each sentence token of the input comes exactly once."""
     generation = trainer.model.generation_config
     max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it

@@ -12,14 +12,21 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import FullyShardedDataParallelPlugin
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..arguments.launch import STOP_SIGNALS
@@ -41,9 +48,6 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset
 from ..tasks.spec import check_prediction_mode
 from .optimizers import ScheduleName
-
-if TYPE_CHECKING:
-    from .trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +217,7 @@ def _ignore_signals(worker_init_fn: Callable[[int], None] | None, worker_id: int
         worker_init_fn(worker_id)
 
 
-def check_trainer(trainer: "DepthTrainer") -> None:
+def check_trainer(trainer: Trainer) -> None:
     """`UserError` if a part of a trainer would have no effect, or would train another model than asked for."""
     collator, state = trainer.data_collator, trainer.accelerator.state
     if trainer.compute_loss_func is not None:
@@ -255,7 +259,7 @@ def check_sharding(
         raise UserError(f"{what}. Set it (in accelerate, `zero3_save_16bit_model`), as in `examples/deepspeed`.")
 
 
-def _check_vocabularies(trainer: "DepthTrainer") -> None:
+def _check_vocabularies(trainer: Trainer) -> None:
     """`UserError` if model, tokenizer and collator do not fit together."""
     model, collator = trainer.accelerator.unwrap_model(trainer.model), objective_collator(trainer.data_collator)
     tokenizers = (trainer.processing_class, getattr(collator, "tokenizer", None))
@@ -282,9 +286,7 @@ def check_packed_rows(model: PreTrainedModel) -> None:
         raise UserError(f"{what}. Load a T5, or a DEPTH model of one, or prepare the data without `packing`.")
 
 
-def check_evaluation_data(
-    trainer: "DepthTrainer", datasets: EvaluationData, name_of_all: str = "eval_dataset"
-) -> None:
+def check_evaluation_data(trainer: Trainer, datasets: EvaluationData, name_of_all: str = "eval_dataset") -> None:
     """`UserError` if the evaluation data of a [`TaskTrainer`] do not fit the model, or two have one name."""
     named, keys = by_name(datasets), []
     for name, dataset in named.items():
@@ -301,7 +303,7 @@ def check_evaluation_data(
     check_prediction_mode([dataset.spec for dataset in named.values()], trainer.args.prediction_mode)
 
 
-def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
+def check_examples(trainer: Trainer, argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
     """`UserError` if prepared examples do not fit the model and the tokenizer of a [`TaskTrainer`]."""
     if isinstance(dataset, Dataset) and len(dataset) > EXAMPLES_TO_CHECK:  # perhaps several data sets in one
         dataset = dataset.select(np.linspace(0, len(dataset) - 1, EXAMPLES_TO_CHECK).astype(int))
@@ -325,7 +327,7 @@ def check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Map
         )
 
 
-def check_direction_of_metric(trainer: "DepthTrainer") -> None:
+def check_direction_of_metric(trainer: Trainer) -> None:
     """`UserError` if `greater_is_better` contradicts the metric: the worst model would be kept."""
     args, known = trainer.args, {"score": True}
     name = (args.metric_for_best_model or "").removeprefix("eval_")

@@ -7,19 +7,16 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import RandomSampler
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
 from .inputs import innermost_sampler, set_epoch_of_sampler
-
-if TYPE_CHECKING:
-    from .trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +40,7 @@ class StepMonitor(TrainerCallback):
       moments, and is in no mean. For that the CPU waits for the device in each step.
     """
 
-    def __init__(self, trainer: "DepthTrainer"):
+    def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.begin()
 
@@ -142,14 +139,14 @@ class StepMonitor(TrainerCallback):
         return {"indices": [index for batch in batches for index in batch]}
 
 
-def check_loss(trainer: "DepthTrainer", loss: float) -> None:
+def check_loss(trainer: Trainer, loss: float) -> None:
     """`FloatingPointError` if the loss is not finite."""
     if not math.isfinite(loss):
         raise FloatingPointError(_not_finite(trainer, f"The training loss is {loss}"))
     trainer.last_good_step = trainer.state.global_step
 
 
-def check_losses(trainer: "DepthTrainer") -> float:
+def check_losses(trainer: Trainer) -> float:
     """The mean loss since the last log over all processes. All raise if it is not finite on one of them."""
     losses = gather_object([trainer._tr_loss.item()])
     mean = sum(losses) / len(losses)
@@ -157,7 +154,7 @@ def check_losses(trainer: "DepthTrainer") -> float:
     return mean
 
 
-def check_parameters(trainer: "DepthTrainer") -> None:
+def check_parameters(trainer: Trainer) -> None:
     """`FloatingPointError` on all processes, which names a weight that is not finite."""
     names, finite = [], []
     for name, parameter in trainer.model.named_parameters():
@@ -171,7 +168,7 @@ def check_parameters(trainer: "DepthTrainer") -> None:
         raise FloatingPointError(_not_finite(trainer, f"{bad[0]} is not finite"))
 
 
-def _not_finite(trainer: "DepthTrainer", what: str) -> str:
+def _not_finite(trainer: Trainer, what: str) -> str:
     return (
         f"{what} at step {trainer.state.global_step}. It was finite until step {trainer.last_good_step}; nothing was "
         "saved since. T5 overflows in float16: use `--bf16`; else lower `--learning_rate` or `--max_grad_norm`."

@@ -7,17 +7,14 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, Trainer
 from transformers.modeling_outputs import ModelOutput
 
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, is_sentence_token
-
-if TYPE_CHECKING:
-    from .trainer import DepthTrainer
 
 # The columns of the batches of a mixture that are counted for each source.
 COUNTED = ("source", "num_documents", "num_examples", "num_tokens", "ended_passes")
@@ -35,7 +32,7 @@ STATISTICS = (
 
 
 def weighted_loss(
-    trainer: "DepthTrainer",
+    trainer: Trainer,
     model: torch.nn.Module,
     inputs: dict[str, Any],
     num_items: torch.Tensor | int | None,
@@ -301,7 +298,7 @@ class TrainingMetrics:
     Sums stay on the device: no step waits for it. [`~TrainingMetrics.gather`] adds them up over the processes.
     """
 
-    def __init__(self, trainer: "DepthTrainer"):
+    def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.begin()
 

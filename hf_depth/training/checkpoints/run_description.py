@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from transformers import AutoConfig, PreTrainedModel, TrainingArguments
+from transformers import AutoConfig, PreTrainedModel, Trainer, TrainingArguments
 
 from ...arguments.data_args import MIXTURE_FLAGS, TEXT_FLAGS, CorpusArguments, ObjectiveArguments
 from ...arguments.model_args import ModelArguments
@@ -32,9 +32,6 @@ from ...ranges import SIZE_FIELDS
 from ...tasks.registry import training_tasks
 from ...tasks.spec import TaskSpec
 from ..inputs import by_name
-
-if TYPE_CHECKING:
-    from ..trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +156,7 @@ def describe_data(examples: Any) -> dict[str, Any]:
     return described | {"train_examples_hash": _hash(*(text.encode() for text in texts))}
 
 
-def describe_evaluation(trainer: "DepthTrainer") -> dict[str, Any]:
+def describe_evaluation(trainer: Trainer) -> dict[str, Any]:
     """How a run is evaluated, if its scores choose the best model or the learning rate; else nothing."""
     args = trainer.args
     if not (args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE):

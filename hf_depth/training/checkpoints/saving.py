@@ -12,9 +12,8 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerState
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from ...disk import UNFINISHED_FOLDER, one_error_for_a_full_disk, sync_folder
@@ -22,13 +21,10 @@ from ..spikes import check_losses, check_parameters
 from .manifest import STATE_FILE, add_hashes, checkpoint_steps, file_entries, list_files, write_manifest, write_sizes
 from .run_description import RUN_FILE
 
-if TYPE_CHECKING:
-    from ..trainer import DepthTrainer
-
 _completion: list[Future] = []  # of the last checkpoint of this process, until somebody waits for it
 
 
-def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], None]) -> None:
+def save_checkpoint(trainer: Trainer, folder: Path, write: Callable[[], None]) -> None:
     """
     Save all that `write`, the method of `Trainer`, writes to its `output_dir`. Nothing is saved if the loss or a
     weight is not finite (`FloatingPointError`) or the disk is full (`OSError`). All processes call this together.
@@ -115,7 +111,7 @@ def wait_until_on_disk() -> None:
         _completion.pop().result()
 
 
-def save_model(trainer: "DepthTrainer", output_dir: str | os.PathLike | None, of_checkpoint: bool) -> None:
+def save_model(trainer: Trainer, output_dir: str | os.PathLike | None, of_checkpoint: bool) -> None:
     """
     Save the model of a trainer, by default to `args.output_dir`, where files are replaced when all of the new ones are
     on the disk. The earlier model stays if a weight is not finite (`FloatingPointError`) or the disk is full
@@ -142,7 +138,7 @@ def save_model(trainer: "DepthTrainer", output_dir: str | os.PathLike | None, of
             remove_unfinished(final)
 
 
-def _write_model(trainer: "DepthTrainer", folder: Path, with_arguments: bool = False) -> None:
+def _write_model(trainer: Trainer, folder: Path, with_arguments: bool = False) -> None:
     """As `Trainer.save_model`, with `task_config.json`, on each process that saves."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     if trainer.args.save_on_each_node:  # `save_pretrained` of transformers 5.24 writes on the first process only
@@ -169,7 +165,7 @@ def tied_weights(model: PreTrainedModel) -> set[str]:
     return {name for name, source in tied.items() if weights.get(name) is weights.get(source)}
 
 
-def write_model_manifest(trainer: "DepthTrainer") -> None:
+def write_model_manifest(trainer: Trainer) -> None:
     """Mark the folder of the run as complete, as the last thing, see [`model_is_complete`]."""
     if trainer.args.should_save:
         write_manifest(trainer.args.output_dir, trainer.model_files, step=trainer.state.global_step)
@@ -180,7 +176,7 @@ def remove_unfinished(output_dir: str | os.PathLike) -> None:
     shutil.rmtree(Path(output_dir, UNFINISHED_FOLDER), ignore_errors=True)
 
 
-def _one_error_for_a_full_disk(trainer: "DepthTrainer") -> contextlib.AbstractContextManager:
+def _one_error_for_a_full_disk(trainer: Trainer) -> contextlib.AbstractContextManager:
     """Remove unfinished files after an error; see [`one_error_for_a_full_disk`]."""
     folder = trainer.args.output_dir
     clean_up = functools.partial(remove_unfinished, folder) if trainer.args.should_save else None

@@ -7,22 +7,18 @@ import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from ...arguments.launch import Interrupted, handle_signals
-
-if TYPE_CHECKING:
-    from ..trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def stop_on_signals(trainer: "DepthTrainer") -> Iterator[None]:
+def stop_on_signals(trainer: Trainer) -> Iterator[None]:
     """
     Save a checkpoint at the end of the step and raise [`Interrupted`], if SIGTERM or SIGUSR1 arrives in training at
     one process. A signal during an evaluation takes effect at the next step, one after the last step when the model is
@@ -96,7 +92,7 @@ class StopOnSignal(TrainerCallback):
             raise Interrupted(f"{self.name} at step {state.global_step}. {advice}")
 
 
-def end_processes(trainer: "DepthTrainer") -> None:
+def end_processes(trainer: Trainer) -> None:
     """End the data loaders and the process group of a trainer, so that its processes can end."""
     trainer.accelerator.wait_for_everyone()
     # Freed with the trainer, each persistent worker would be waited for for five seconds (torch 2.13).
