@@ -67,7 +67,6 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
     told = {name: value for name, value in kwargs.items() if value is not None}
     told["tags"] = [*_as_list(content.tags), *_as_list(told.get("tags"))]
     content = trainer.card = replace(content, **told)
-    is_task = trainer.is_of_tasks
     model, folder = trainer.accelerator.unwrap_model(trainer.model), Path(trainer.args.output_dir).resolve()
     revision = trainer.args.hub_revision if trainer.hub_model_id else None
     title = " ".join((trainer.hub_model_id or model_name or folder.name).split())
@@ -77,11 +76,11 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
     language = None  # by whose rules the text of a DEPTH model was split into sentences
     if has_sentence_tokens(model.config):
         of_text = content.sections.get("Settings", {}).get("sentence_language")
-        language = getattr(trainer.task_config, "sentence_language", None) if is_task else of_text
+        language = getattr(trainer.task_config, "sentence_language", None) if trainer.is_of_tasks else of_text
     sections = _sections(trainer, model, language)
     if not goes_on or base:
         sections["Settings"]["initialised from"] = told_name(base) or "scratch"
-    facts = (_task_facts if is_task else _pretraining_facts)(trainer, model, sections)
+    facts = (_task_facts if trainer.is_of_tasks else _pretraining_facts)(trainer, model, sections)
     metadata = ModelCardData(
         # No `pipeline_tag`: the Hub would show the code of a pipeline, and there is none for encoder-decoders.
         base_model=base if base and is_hub_name(base) else None,
@@ -100,7 +99,7 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         title=title,
         kind=model.config.model_type,
         paper=PAPERS.get(model.config.model_type),
-        is_task=is_task,
+        is_task=trainer.is_of_tasks,
         is_depth=has_sentence_tokens(model.config),
         is_adapter=hasattr(model, "peft_config"),
         is_of_hub=bool(trainer.hub_model_id),
@@ -109,8 +108,7 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         revision=f", revision={revision!r}" if revision not in (None, "main") else "",
         num_steps=trainer.weights_step,
         base=told_name(base),
-        data=sections["Data"],
-        settings=sections["Settings"],
+        sections=sections,
         tables={name: markdown_tables(values) for name, values in sections.items() if values},
         command=told_command(sys.argv),
         **facts,
@@ -177,13 +175,11 @@ def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mappi
 
 def _scores(values: Mapping[str, float], data: Mapping[str, Any]) -> list[EvalResult]:
     """Values that are finite, in the form of the Hub."""
-    hub_names = {name: metric.hub_name or name for name, metric in METRICS.items()}
+    kinds = {name: metric.hub_name or name for name, metric in METRICS.items()}
+    finite = {name: round(float(value), 6) for name, value in values.items() if math.isfinite(value)}
     return [
-        EvalResult(
-            metric_name=name, metric_type=hub_names.get(name, name), metric_value=round(float(value), 6), **data
-        )
-        for name, value in values.items()
-        if math.isfinite(value)
+        EvalResult(metric_name=name, metric_type=kinds.get(name, name), metric_value=value, **data)
+        for name, value in finite.items()
     ]
 
 
@@ -193,22 +189,21 @@ def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any]
     is_ours = type(collator) in (DataCollatorForT5SpanCorruption, DataCollatorForDepth)
     if tokenizer is None or not is_ours or hasattr(model, "peft_config"):
         return None
-    encoded = tokenizer(SENTENCES, add_special_tokens=False)
+    encoded = tokenizer(SENTENCES, add_special_tokens=False)["input_ids"]
     # The sentences may be longer than the examples of the run, as in bytes.
     collator.padding, collator.max_source_length, collator.max_target_length = "longest", None, None
-    ids, lengths = sum(encoded["input_ids"], []), [len(ids) for ids in encoded["input_ids"]]
+    ids, lengths = sum(encoded, []), list(map(len, encoded))
     batch = collator([{"input_ids": ids, "sentence_lengths": lengths, "unit_lengths": [1] * len(ids)}])
     source, target = batch["input_ids"][0][batch["attention_mask"][0].bool()], batch["labels"][0]
-    prefix, is_masked = getattr(collator, "input_prefix", ""), collator.objective != "prefix_lm"
+    is_masked = collator.objective != "prefix_lm"
     given = MASKED_SENTENCES if is_masked else SENTENCES[::-1]
-    length = trainer.generation_max_length or model.generation_config.max_length
     return {
         "sentences": [repr(sentence) for sentence in given],
-        "text": repr(" ".join([prefix, *given]).strip()),
+        "text": repr(" ".join([getattr(collator, "input_prefix", ""), *given]).strip()),
         "input": readable(tokenizer.decode(source)),
         "target": readable(tokenizer.decode(target[target >= 0])),
         "is_masked": is_masked,
-        "generation": f"max_length={length}",
+        "generation": f"max_length={trainer.generation_max_length or model.generation_config.max_length}",
     }
 
 
@@ -249,21 +244,22 @@ def _task_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None
     index = min(range(min(100, len(rows))), key=lambda index: len(spec.prompt(rows[index])))
     row, prepared = rows[index], dataset.prepared[index]
     columns = [column for column in dict.fromkeys([*spec.text_column_name, INSTANCE_COLUMN]) if column in row]
-    labels = None if spec.labels is None else list(spec.labels.values())
-    label_ids = None if labels is None else encode_labels(tokenizer, labels)
+    labels = list((spec.labels or {}).values())
+    label_ids = encode_labels(tokenizer, labels) if labels else None
     length = config.generation_max_length or generation_length(spec, label_ids)
     beams = f", num_beams={config.generation_num_beams}" if config.generation_num_beams else ""
-    text = tokenizer.decode(prepared["input_ids"])
-    sentences = re.split(r"<eosen>(?:<sent_\d+>)?", text.removesuffix(tokenizer.eos_token))
+    source = tokenizer.decode(prepared["input_ids"])
+    text = source.removesuffix(tokenizer.eos_token)
+    sentences = map(str.strip, re.split(r"<eosen>(?:<sent_\d+>)?", text))
     return {
-        "text": repr(text.removesuffix(tokenizer.eos_token)),
-        "sentences": [repr(sentence.strip()) for sentence in sentences if sentence.strip()],
-        "input": readable(text),
+        "text": repr(text),
+        "sentences": [repr(sentence) for sentence in sentences if sentence],
+        "input": readable(source),
         "target": readable(tokenizer.decode(prepared["labels"])),
         "task": repr(spec.full_name),
         "example": repr({column: row[column] for column in columns}),
         "prompt": prompt_format(spec),
-        "labels": labels or [],
+        "labels": labels,
         "is_scored": config.prediction_mode == "score_labels",
         "is_mean_loss": config.length_normalize_scores,
         "generation": f"max_length={length}{beams}",
