@@ -82,10 +82,7 @@ def evaluations_without_improvement(state: TrainerState) -> int:
 
 
 class RunTotals(TrainerCallback, ExportableState):
-    """
-    What a run adds up after `first_step`, for `trainer_state.json`: losses, skipped batches, and counts of each source
-    of a mixture. It also keeps how many workers read a stream.
-    """
+    """What a run adds up after `first_step`, for `trainer_state.json`, and how many workers read a stream."""
 
     def __init__(self):
         self.restore(TrainerState(), is_resumed=False)

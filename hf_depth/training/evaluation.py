@@ -24,10 +24,7 @@ STATIC_MULTIPLE = 128
 
 
 class EvaluationMetrics:
-    """
-    What the loops of an evaluation add up over the examples of all processes, by the prefix of their metrics. It also
-    has how the model attends in the first batch.
-    """
+    """What evaluations add up over the examples of all processes, by prefix, and how the model attends."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer

@@ -1,7 +1,4 @@
-"""
-What a trainer is given: raw text, an objective, a model by its name, a collator also inside of a user's own. Data
-loaders for it, and checks that all of it fits together.
-"""
+"""What a trainer is given: raw text, an objective, a model by its name, collators; checks that all of it fits."""
 
 import copy
 import functools
@@ -164,10 +161,7 @@ def innermost_sampler(loader: DataLoader) -> Any:
 
 
 def set_epoch_of_sampler(loader: DataLoader, epoch: int, args: TrainingArguments) -> None:
-    """
-    Make the order of an epoch depend only on its number and the seed, so that a resumed run continues it. `Trainer`
-    fails at this in the first epoch of a resumed run and with `group_by_length`.
-    """
+    """Let the order of an epoch depend on its number and the seed alone, as a resumed run needs it."""
     sampler = innermost_sampler(loader)
     if hasattr(sampler, "set_epoch"):
         sampler.set_epoch(epoch)
@@ -177,10 +171,7 @@ def set_epoch_of_sampler(loader: DataLoader, epoch: int, args: TrainingArguments
 
 
 def without_signals(dataloader: DataLoader) -> DataLoader:
-    """
-    A data loader whose workers ignore signals, which launchers and Ctrl-C send to whole groups of processes: a worker
-    that ended would stop the run before its checkpoint is saved.
-    """
+    """A data loader whose workers ignore signals, which go to whole groups: the run saves a checkpoint first."""
     loader = getattr(dataloader, "base_dataloader", dataloader)  # without the wrapper of accelerate
     if not loader.num_workers:
         return dataloader

@@ -1,7 +1,4 @@
-"""
-The model card, `README.md` in the folder of a run: `model_card_template.md`, filled with what the trainer knows. Its
-code runs as it stands, with hf_depth and without it, and predicts what the run predicted.
-"""
+"""The model card of a run, `README.md`: `model_card_template.md` filled. Its code runs with and without hf_depth."""
 
 import json
 import math
@@ -59,10 +56,7 @@ class CardContent:
 
 
 def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: Any) -> None:
-    """
-    Write `README.md` into `args.output_dir`; for one process alone. `model_name` is the title where the model has no
-    name on the Hub. `kwargs` are fields of [`CardContent`], which stay in the `card` of the trainer.
-    """
+    """Write `README.md` on one process; `kwargs` are fields of [`CardContent`], which stay in `trainer.card`."""
     content = trainer.card or CardContent()
     told = {name: value for name, value in kwargs.items() if value is not None}
     told["tags"] = [*_as_list(content.tags), *_as_list(told.get("tags"))]

@@ -175,10 +175,7 @@ class MuonWithAdamW(Optimizer):
 
 
 def muon_groups(model: nn.Module, decayed: Iterable[str], weight_decay: float) -> list[dict[str, Any]]:
-    """
-    The groups of [`MuonWithAdamW`]: Muon for the linear layers of the blocks of encoder and decoder, AdamW
-    for embeddings, the output layer, layer norms and relative position biases. The `decayed` are names of parameters.
-    """
+    """The groups of [`MuonWithAdamW`]: Muon for linear layers of blocks, AdamW for all else. `decayed` are names."""
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     layers = [name for name in linear if ".block." in name or ".layers." in name]  # T5's and those of other families
     matrices, decayed = {f"{name}.weight" for name in layers}, set(decayed)
@@ -205,10 +202,7 @@ _OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
 def get_optimizer_class_and_options(
     args: TrainingArguments, model: "PreTrainedModel | None" = None
 ) -> tuple[Any, dict[str, Any]]:
-    """
-    As [`Trainer.get_optimizer_cls_and_kwargs`], also for the optimizers of this package and all options of Adafactor.
-    `params` is among the arguments where the groups are not those of the Trainer.
-    """
+    """As [`Trainer.get_optimizer_cls_and_kwargs`], also for our optimizers and all options of Adafactor."""
     from transformers import Trainer  # takes seconds to import, for which `--help` does not wait
 
     name = getattr(args.optim, "value", args.optim)

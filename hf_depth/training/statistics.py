@@ -1,7 +1,4 @@
-"""
-The weighted loss of a batch, and the statistics behind the metrics of pre-training. These are sums over examples,
-which are added up over batches and processes before they are divided.
-"""
+"""The loss of a batch, and the sums over examples behind the metrics of pre-training, divided at the end."""
 
 import functools
 import math

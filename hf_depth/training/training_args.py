@@ -274,10 +274,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         return self.learning_rate != before
 
     def use_adapter_optimizer(self) -> None:
-        """
-        Take AdamW for an adapter, unless an optimizer was given. Half of its matrices begin at 0, where updates
-        relative to their size would leave them.
-        """
+        """Take AdamW by default: for half of an adapter, which begins at 0, relative updates would be none."""
         self._is_adapter = True
         self._choose_optimizer()
 

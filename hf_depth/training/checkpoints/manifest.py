@@ -1,7 +1,4 @@
-"""
-What makes a checkpoint whole: `manifest.json`, which lists its files with their sizes and, once they are on the disk,
-their SHA-256.
-"""
+"""What makes a checkpoint whole: `manifest.json`, with the size and later the SHA-256 of each file."""
 
 import hashlib
 import json
@@ -77,10 +74,7 @@ def add_hashes(folder: Path) -> None:
 
 
 def damage(folder: str | os.PathLike) -> str | None:
-    """
-    What is wrong with a checkpoint or a final model; `None` if nothing is. The files must be those of the manifest, by
-    size where it has no hash yet. Without a manifest, as `Trainer` writes checkpoints, none may be empty.
-    """
+    """What is wrong with a checkpoint or a final model, by its manifest if it has one; `None` if nothing is."""
     folder = Path(folder)
     if not folder.is_dir():
         return "there is no such folder"

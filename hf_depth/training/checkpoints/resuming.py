@@ -24,10 +24,7 @@ LOCK_TIMEOUT = 120.0  # seconds: a run that was told to stop saves first; a file
 
 @contextlib.contextmanager
 def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
-    """
-    Lock `output_dir` while the block runs, which may be nested. All processes of a run enter it, and all raise
-    `UserError` if another run keeps the lock for `LOCK_TIMEOUT` seconds.
-    """
+    """Lock `output_dir` for all processes of a run while the block runs, which may be nested; or `UserError`."""
     folder, problem = training_args.output_dir, None
     with contextlib.ExitStack() as stack:
         if training_args.should_save:
@@ -44,10 +41,7 @@ def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
 
 
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
-    """
-    The checkpoint of `--resume_from_checkpoint`, or the last one in `output_dir`; `None` to start anew. All processes
-    raise `UserError` if the named one is missing or damaged, or all in `output_dir` are damaged.
-    """
+    """The checkpoint of `--resume_from_checkpoint`, by default the last whole one; `None` to start anew."""
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
         return None

@@ -1,8 +1,4 @@
-"""
-The description of a run, `run.json` in each checkpoint, with which a resumed run is compared. It holds what determines
-the weights: data, noise, seeds, loss, batches, optimizer, and the evaluation if scores choose the weights. Files are
-described by their content.
-"""
+"""The description of a run, `run.json` in each checkpoint: what determines the weights, files by their content."""
 
 import hashlib
 import json
@@ -182,10 +178,7 @@ def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
 def check_same_run(
     checkpoint: str | os.PathLike, run: Mapping[str, Any], args: TrainingArguments | None = None
 ) -> None:
-    """
-    `UserError`, which names what differs, if a checkpoint belongs to another run than `run` describes. Entries are
-    compared that both have. `allow_changed_arguments` makes it a warning, except for what the checkpoint fixes.
-    """
+    """`UserError`, or a warning with `allow_changed_arguments`, if the run of a checkpoint is another one."""
     saved = saved_description(checkpoint)
     run = json.loads(json.dumps(dict(run), default=str))  # as it is read from a checkpoint
     names = [name for name in saved if _is_compared(name, saved, run) and saved[name] != run[name]]

@@ -25,10 +25,7 @@ _completion: list[Future] = []  # of the last checkpoint of this process, until 
 
 
 def save_checkpoint(trainer: Trainer, folder: Path, write: Callable[[], None]) -> None:
-    """
-    Save all that `write`, the method of `Trainer`, writes to its `output_dir`. Nothing is saved if the loss or a
-    weight is not finite (`FloatingPointError`) or the disk is full (`OSError`). All processes call this together.
-    """
+    """Save what `write` of `Trainer` writes; nothing if a loss or weight is not finite or the disk is full."""
     trainer.totals.loss = trainer._total_loss_scalar + check_losses(trainer)
     trainer.running.gather_sources()
     args, state, wait_for_everyone = trainer.args, trainer.state, trainer.accelerator.wait_for_everyone
@@ -90,10 +87,7 @@ def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> N
 
 
 def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None:
-    """
-    Delete surplus checkpoints, but neither `folder`, the newest one, nor `best`: first those of later steps, which are
-    an earlier run's, then the earliest.
-    """
+    """Delete surplus checkpoints, later steps first, then the earliest; neither `folder`, the newest, nor `best`."""
     if save_total_limit is None:
         return
     steps = checkpoint_steps(folder.parent)
