@@ -223,12 +223,7 @@ def install_console(trainer: Trainer) -> None:
 
 
 def log_line(state: TrainerState, logs: dict[str, float]) -> str | None:
-    """
-    The line to print for a log; `None` if it has no figure.
-
-    >>> log_line(TrainerState(global_step=25, max_steps=400), {"eval_loss": 8.5, "eval_runtime": 2.0})
-    'step  25/400 | evaluation: loss 8.5, seconds 2'
-    """
+    """The line to print for a log, such as `step  25/400 | evaluation: loss 8.5`; `None` if it has no figure."""
     parts = []
     # Each data set that was evaluated has a runtime, as has the end of training.
     for prefix in [name.removesuffix("runtime") for name in logs if name.endswith("_runtime")] or [""]:

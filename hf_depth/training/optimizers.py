@@ -248,13 +248,7 @@ def check_optimizer(args: TrainingArguments) -> None:
 
 
 def read_options(args: TrainingArguments) -> dict[str, Any]:
-    """
-    What `--optim_args` says, NAME=VALUE with commas between them, of an optimizer whose options are read here.
-
-    >>> from types import SimpleNamespace
-    >>> read_options(SimpleNamespace(optim="adafactor", optim_args="scale_parameter=True,clip_threshold=2"))
-    {'scale_parameter': 1, 'clip_threshold': 2.0}
-    """
+    """What `--optim_args` says, NAME=VALUE with commas between them, of an optimizer whose options are read here."""
     name, options = getattr(args.optim, "value", args.optim), {}
     known = _OPTIONS.get(name, {})
     for part in filter(None, (args.optim_args or "").replace(" ", "").split(",") if known else ()):

@@ -72,8 +72,8 @@ class Run:
             self.best_checkpoint = best_checkpoint(checkpoint, args)
             if is_finished(checkpoint, args):
                 self.do_train = not model_is_complete(checkpoint, args)
-                what = "only the final model is left to write" if self.do_train else "there is nothing left to train"
-                logger.info(f"{checkpoint} is the end of this run: {what}.")
+                left = "only the final model is left to write" if self.do_train else "there is nothing left to train"
+                logger.info(f"{checkpoint} is the end of this run: {left}.")
 
     @classmethod
     def find(
@@ -84,8 +84,8 @@ class Run:
         """
         The run of `args.output_dir`, which is new or continues from a checkpoint that fits.
 
-        `describe` is its description, such as its objective and base model. It may also be a function that returns it,
-        given the description in the checkpoint, which is empty for a new run.
+        `describe` is its description, such as its objective and base model, or a function that returns it, given the
+        description in the checkpoint (empty for a new run).
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise UserError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
@@ -337,10 +337,17 @@ class FineTuningRun(Run):
         args: TaskTrainingArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: TaskSplits
     ) -> None:
         """Instead of fine-tuning, fit small classifiers on the embeddings of a model, which is not changed."""
-        from ..evaluation.probing import probe_tasks
+        from ..evaluation.probing import ProbeOptions, probe_tasks
 
+        options = ProbeOptions(
+            layer=-1 if args.probe_layer is None else args.probe_layer,
+            pooling=args.probe_pooling,
+            read_together=args.probe_read_together,
+            normalization=args.probe_normalization,
+            batch_size=args.per_device_eval_batch_size,
+        )
         steps = {"do_eval": args.do_eval, "do_predict": args.do_predict}
-        probe_tasks(model, tokenizer, splits, args.probe_options, output_dir=args.output_dir, seed=args.seed, **steps)
+        probe_tasks(model, tokenizer, splits, options, output_dir=args.output_dir, seed=args.seed, **steps)
 
     def train(self, trainer: TaskTrainer, statistics: Mapping[str, int]) -> None:
         super().train(trainer, {"examples": len(trainer.train_dataset), **statistics})

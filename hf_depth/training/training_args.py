@@ -5,7 +5,6 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import DeepSpeedPlugin
@@ -21,9 +20,6 @@ from ..errors import UserError, suggestion
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..tasks.spec import EVALUATION_MODES, check_prediction_mode
 from .optimizers import OptimizerName, ScheduleName, check_optimizer, dividing_engine, make_schedule, read_options
-
-if TYPE_CHECKING:
-    from ..evaluation.probing import ProbeOptions
 
 logger = logging.getLogger(__name__)
 
@@ -308,19 +304,6 @@ class TaskTrainingArguments(TaskTrainingFlags, DepthTrainingArguments):
             raise UserError("`predict_with_generate` False is not supported: see `prediction_mode` score_labels.")
         if self.prediction_mode == "probe":
             self._check_probe()
-
-    @property
-    def probe_options(self) -> "ProbeOptions":
-        """How a probe embeds examples."""
-        from ..evaluation.probing import ProbeOptions  # `--help` does not wait for it
-
-        return ProbeOptions(
-            layer=-1 if self.probe_layer is None else self.probe_layer,
-            pooling=self.probe_pooling,
-            read_together=self.probe_read_together,
-            normalization=self.probe_normalization,
-            batch_size=self.per_device_eval_batch_size,
-        )
 
     def _check_probe(self) -> None:
         """Stop on what a probe, which trains no model, cannot do."""

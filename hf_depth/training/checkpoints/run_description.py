@@ -125,13 +125,7 @@ def describe_training(args: TrainingArguments) -> dict[str, Any]:
 
 
 def describe_data(examples: Any) -> dict[str, Any]:
-    """
-    The number of prepared training examples, and a hash of some at equal distances, unless they are computed when they
-    are read. A stream has the versions of its preprocessing instead.
-
-    >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
-    {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}
-    """
+    """The number of training examples and a hash of some, unless computed when read; versions of a stream."""
     if isinstance(examples, TrainingStream):
         return {"stream_versions": examples.versions}
     if examples is None or not hasattr(examples, "__len__"):
