@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm.auto import tqdm
 from transformers import (
     EarlyStoppingCallback,
@@ -65,10 +64,8 @@ class EarlyStopping(EarlyStoppingCallback):
         is_over = control.should_training_stop  # already, for another reason
         super().on_evaluate(args, state, control, metrics, **kwargs)
         if control.should_training_stop and not is_over:
-            logger.info(
-                f"Stopping early at step {state.global_step}: the best {args.metric_for_best_model} is "
-                f"{state.best_metric:.4f} of step {state.best_global_step}."
-            )
+            best = f"the best {args.metric_for_best_model} is {state.best_metric:.4f} of step {state.best_global_step}"
+            logger.info(f"Stopping early at step {state.global_step}: {best}.")
 
 
 def _saved(state: TrainerState, callback: type[TrainerCallback]) -> dict[str, Any]:
@@ -129,10 +126,8 @@ class TrainingFlow(TrainerCallback):
             before, now = trainer.totals.readers, args.num_readers
             trainer.totals.readers = now
             if before not in (None, now):
-                logger.warning(
-                    f"The stream was read by {before} workers of all processes, and now is by {now}: of this pass, "
-                    "some examples come twice and some not at all."
-                )
+                what = f"The stream was read by {before} workers of all processes, and now is by {now}"
+                logger.warning(f"{what}: of this pass, some examples come twice and some not at all.")
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
                 state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
@@ -169,8 +164,8 @@ class TrainingFlow(TrainerCallback):
         # As `Trainer` judges after this event.
         value = metrics.get(f"eval_{(args.metric_for_best_model or 'loss').removeprefix('eval_')}")
         if args.load_best_model_at_end and self.trainer.is_in_train and value is not None:
-            is_better = np.greater if args.greater_is_better else np.less
-            control.should_save |= state.best_metric is None or bool(is_better(value, state.best_metric))
+            best = state.best_metric
+            control.should_save |= best is None or (value > best if args.greater_is_better else value < best)
 
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.handled_step == state.global_step:

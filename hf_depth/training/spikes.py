@@ -75,10 +75,8 @@ class StepMonitor(TrainerCallback):
             steps, losses = zip(*self.waiting, strict=True)
             self.waiting, end_of_quiet = [], QUIET_SHARE * state.max_steps
             of_steps = zip(steps, self._means(losses), strict=True)
-            spikes = [(step, loss) for step, loss in of_steps if self.is_spike(loss)]
-            found = [
-                {"step": step, "loss": loss} for step, loss in spikes if step > end_of_quiet or not math.isfinite(loss)
-            ]
+            spikes = [{"step": step, "loss": loss} for step, loss in of_steps if self.is_spike(loss)]
+            found = [one for one in spikes if one["step"] > end_of_quiet or not math.isfinite(one["loss"])]
             if found:
                 others = f" {len(found) - 1} more until the next log." if len(found) > 1 else ""
                 self._tell(found, f"Spike at step {found[0]['step']}: loss {found[0]['loss']:.4g}.{others}")
@@ -103,7 +101,7 @@ class StepMonitor(TrainerCallback):
         trainer, totals, most = self.trainer, self.trainer.totals, self.trainer.args.skip_bad_batches
         what = f"Step {step}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
         if totals.skipped_batches == most:
-            raise FloatingPointError(_not_finite(trainer, f"{what}, after {most} skipped batches"))
+            raise _not_finite(trainer, f"{what}, after {most} skipped batches")
         totals.skipped_batches += 1
         message = f"{what}. Its batch is skipped, {totals.skipped_batches} of at most {most}."
         self._tell([{"step": step, "loss": loss, "grad_norm": norm, "skipped": True}], message)
@@ -142,7 +140,7 @@ class StepMonitor(TrainerCallback):
 def check_loss(trainer: Trainer, loss: float) -> None:
     """`FloatingPointError` if the loss is not finite."""
     if not math.isfinite(loss):
-        raise FloatingPointError(_not_finite(trainer, f"The training loss is {loss}"))
+        raise _not_finite(trainer, f"The training loss is {loss} at step {trainer.state.global_step}")
     trainer.last_good_step = trainer.state.global_step
 
 
@@ -156,20 +154,17 @@ def check_losses(trainer: Trainer) -> float:
 
 def check_parameters(trainer: Trainer) -> None:
     """`FloatingPointError` on all processes, which names a weight that is not finite."""
-    names, finite = [], []
-    for name, parameter in trainer.model.named_parameters():
-        part = getattr(parameter, "ds_tensor", parameter).detach()  # of this process, under ZeRO-3
-        names.append(name)
-        finite.append((part.to_local() if hasattr(part, "to_local") else part).isfinite().all())  # under FSDP2
-    bad = [name for name, is_finite in zip(names, torch.stack(finite).tolist(), strict=True) if not is_finite]
+    parts = {name: getattr(p, "ds_tensor", p).detach() for name, p in trainer.model.named_parameters()}  # of ZeRO-3
+    parts = {name: part.to_local() if hasattr(part, "to_local") else part for name, part in parts.items()}  # of FSDP2
+    finite = torch.stack([part.isfinite().all() for part in parts.values()]).tolist()
+    bad = [name for name, is_finite in zip(parts, finite, strict=True) if not is_finite]
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         bad = gather_object(bad)
     if bad:
-        raise FloatingPointError(_not_finite(trainer, f"{bad[0]} is not finite"))
+        raise _not_finite(trainer, f"{bad[0]} is not finite at step {trainer.state.global_step}")
 
 
-def _not_finite(trainer: Trainer, what: str) -> str:
-    return (
-        f"{what} at step {trainer.state.global_step}. It was finite until step {trainer.last_good_step}; nothing was "
-        "saved since. T5 overflows in float16: use `--bf16`; else lower `--learning_rate` or `--max_grad_norm`."
-    )
+def _not_finite(trainer: Trainer, what: str) -> FloatingPointError:
+    known = f"It was finite until step {trainer.last_good_step}; nothing was saved since"
+    advice = "T5 overflows in float16: use `--bf16`; else lower `--learning_rate` or `--max_grad_norm`"
+    return FloatingPointError(f"{what}. {known}. {advice}.")

@@ -80,7 +80,7 @@ def damage(folder: str | os.PathLike) -> str | None:
         return "there is no such folder"
     try:
         manifest = read_manifest(folder)
-        files = {} if manifest is None else manifest["files"]
+        files = manifest["files"] if manifest is not None else {}
         sizes = {name: entry["size"] for name, entry in files.items()}
         hashes = {name: entry["sha256"] for name, entry in files.items() if "sha256" in entry}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
