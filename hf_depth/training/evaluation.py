@@ -96,7 +96,7 @@ def longest_first(dataset: Any) -> list[int] | None:
     return np.argsort(-lengths, kind="stable").tolist()
 
 
-def use_generation_config(trainer: Trainer, model: nn.Module) -> None:
+def set_up_generation(trainer: Trainer, model: nn.Module) -> None:
     """Give a model the generation configuration of the arguments, with the model's ids where it has none."""
     if trainer.args.generation_config is None:
         return
@@ -108,9 +108,10 @@ def use_generation_config(trainer: Trainer, model: nn.Module) -> None:
             setattr(generation, name, getattr(model.config, name, None))
 
 
-def generation_settings(trainer: Trainer, gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(trainer: Trainer, gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `generate()`: those given, else those of the trainer."""
-    own = {"num_beams": trainer.args.generation_num_beams}
+    args = trainer.args
+    own = {"num_beams": args.generation_num_beams, "cache_implementation": args.generation_cache_implementation}
     if gen_kwargs.get("max_new_tokens") is None:  # `generate()` warns of both
         own["max_length"] = trainer.generation_max_length
     return {name: value for each in (own, gen_kwargs) for name, value in each.items() if value is not None}
@@ -122,17 +123,15 @@ def gather_in_generation(model: nn.Module) -> None:
         register_fsdp_forward_method(model, "generate")
 
 
-def generate(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:
+def generate(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], **gen_kwargs: Any) -> torch.Tensor:
     """What a model generates for a batch: ids of shape `(B, G)`. Each example has one prediction."""
     gather_in_generation(trainer.model)
     # Without the labels, for whose loss `Seq2SeqTrainer.prediction_step` would run a second forward pass.
     prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-    generation = trainer.model.generation_config
+    generation, settings = trainer.model.generation_config, _settings(trainer, gen_kwargs)
     number = settings.get("num_return_sequences") or generation.num_return_sequences
     if number not in (None, 1):
         raise UserError(f"`num_return_sequences={number}` is not supported: an example has one prediction.")
-    if trainer.args.generation_cache_implementation is not None:
-        settings = {"cache_implementation": trainer.args.generation_cache_implementation} | settings
     if (settings.get("cache_implementation") or generation.cache_implementation) == "static":
         width = -prompt["input_ids"].shape[1] % STATIC_MULTIPLE
         fillings = {"input_ids": trainer.model.config.pad_token_id, "attention_mask": 0}
@@ -147,9 +146,11 @@ def generate(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], **se
         vars(generation).update(before)
 
 
-def generate_in_order(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], **settings: Any) -> torch.Tensor:
+def generate_in_order(
+    trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], **gen_kwargs: Any
+) -> torch.Tensor:
     """As [`generate`], but each sentence token of the input comes exactly once."""
-    generation = trainer.model.generation_config
+    generation, settings = trainer.model.generation_config, _settings(trainer, gen_kwargs)
     max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
     max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
     limit = max_length - 1 if max_new_tokens is None else max_new_tokens

@@ -18,7 +18,6 @@ from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
@@ -268,13 +267,6 @@ def _check_vocabularies(trainer: Trainer) -> None:
         what = f"{type(collator).__name__} does not fit a {type(model).__name__}"
         advice = f'or the model by `load_model(..., tokenizer, model_type="{kind}")`'
         raise UserError(f"{what}: make data and collator by `{objective}(tokenizer, ...)`, {advice}.")
-
-
-def check_packed_rows(model: PreTrainedModel) -> None:
-    """`UserError` if a model, without wrappers and PEFT, cannot separate the examples of a packed row."""
-    if not getattr(model, "takes_packed_rows", False):
-        what = f"A {type(model).__name__} takes no `encoder_segment_ids`: examples of a packed row would mix"
-        raise UserError(f"{what}. Load a T5, or a DEPTH model of one, or prepare the data without `packing`.")
 
 
 def check_evaluation_data(trainer: Trainer, datasets: EvaluationData, name_of_all: str = "eval_dataset") -> None:

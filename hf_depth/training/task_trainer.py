@@ -27,7 +27,7 @@ from ..tasks.preprocessing import encode_labels
 from ..tasks.spec import TaskSpec, check_prediction_mode
 from ..tasks.splits import TaskSplits
 from .callbacks import EarlyStopping
-from .evaluation import generate, generation_settings
+from .evaluation import generate
 from .inputs import EvaluationData, by_name, check_direction_of_metric, check_evaluation_data, check_examples
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
@@ -222,8 +222,7 @@ class TaskTrainer(DepthTrainer):
             ids, mask, means = inputs["input_ids"], inputs["attention_mask"], self.args.length_normalize_scores
             with torch.no_grad(), self.autocast():
                 return loss, score_labels(self.model, ids, mask, self._label_ids, length_normalized=means), index
-        settings = generation_settings(self, self._gen_kwargs | gen_kwargs)
-        return loss, generate(self, model, inputs, **settings), index
+        return loss, generate(self, model, inputs, **self._gen_kwargs | gen_kwargs), index
 
 
 def _bags_of_words(trainer: TaskTrainer, splits: TaskSplits) -> list[tuple[str, TaskSpec, str, dict[str, float]]]:

@@ -30,19 +30,10 @@ from .callbacks import RunTotals, TrackedRun, TrainingFlow, install_console
 from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
 from .checkpoints.saving import remove_unfinished, save_checkpoint, save_model, tied_weights, wait_until_on_disk
 from .checkpoints.stopping import end_processes
-from .evaluation import (
-    WITH_METADATA,
-    EvaluationMetrics,
-    generate,
-    generate_in_order,
-    generation_settings,
-    longest_first,
-    use_generation_config,
-)
+from .evaluation import WITH_METADATA, EvaluationMetrics, generate, generate_in_order, longest_first, set_up_generation
 from .inputs import (
     ModelSource,
     by_name,
-    check_packed_rows,
     check_trainer,
     evaluation_collator,
     objective_collators,
@@ -188,7 +179,7 @@ class DepthTrainer(Seq2SeqTrainer):
         """What the arguments ask for in the model itself; also undoes what another trainer of it has set."""
         if self.is_fsdp_enabled:  # one module for the weight of three, which accelerate (1.15) would put in two groups
             model.set_input_embeddings(model.get_input_embeddings())
-        use_generation_config(self, model)
+        set_up_generation(self, model)
 
     def _without_wrappers(self, model: torch.nn.Module) -> PreTrainedModel:
         """The model without what is wrapped around it, PEFT included."""
@@ -332,8 +323,11 @@ class DepthTrainer(Seq2SeqTrainer):
         inputs = dict(inputs)
         read = {name: inputs.pop(name) for name in COUNTED if name in inputs}
         measured = {"num_cut_tokens": inputs.pop("num_cut_tokens", None)}
-        if "encoder_segment_ids" in inputs:
-            check_packed_rows(self._without_wrappers(self.model))
+        own_model = self._without_wrappers(self.model)
+        if "encoder_segment_ids" in inputs and not getattr(own_model, "takes_packed_rows", False):
+            what = f"A {type(own_model).__name__} takes no `encoder_segment_ids`"
+            advice = "Load a T5, or a DEPTH model of one, or prepare the data without `packing`"
+            raise UserError(f"{what}: the examples of a packed row would attend to each other. {advice}.")
         for name, what in (("input_ids", "An input"), ("labels", "A target")):
             check_length(inputs[name].shape[1], self.places[name], what)
         if not self.weights_losses and "decoder_input_ids" not in inputs:
@@ -479,12 +473,12 @@ class DepthTrainer(Seq2SeqTrainer):
         returns_generated = self._returns_generated or self.compute_metrics is not None
         if not (self.args.predict_with_generate and (scores_order or returns_generated)):
             return loss, None, None
-        inputs, settings = self._prepare_inputs(inputs), generation_settings(self, self._gen_kwargs | gen_kwargs)
-        generated = generate(self, model, inputs, **settings)
+        inputs, gen_kwargs = self._prepare_inputs(inputs), self._gen_kwargs | gen_kwargs
+        generated = generate(self, model, inputs, **gen_kwargs)
         if scores_order:
             self.evaluated.add_order("free", generated, inputs)
             if self.args.constrain_sentence_order:
-                self.evaluated.add_order("constrained", generate_in_order(self, model, inputs, **settings), inputs)
+                self.evaluated.add_order("constrained", generate_in_order(self, model, inputs, **gen_kwargs), inputs)
         return (loss, generated, inputs["labels"]) if returns_generated else (loss, None, None)
 
     def batch_loss(self, model: torch.nn.Module, inputs: dict[str, Any], ignore_keys: Any = None) -> torch.Tensor:
