@@ -57,10 +57,9 @@ class CardContent:
 
 def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: Any) -> None:
     """Write `README.md` on one process; `kwargs` are fields of [`CardContent`], which stay in `trainer.card`."""
-    content = trainer.card or CardContent()
     told = {name: value for name, value in kwargs.items() if value is not None}
-    told["tags"] = [*_as_list(content.tags), *_as_list(told.get("tags"))]
-    content = trainer.card = replace(content, **told)
+    told["tags"] = [*_as_list(trainer.card.tags), *_as_list(told.get("tags"))]
+    content = trainer.card = replace(trainer.card, **told)
     model, folder = trainer.accelerator.unwrap_model(trainer.model), Path(trainer.args.output_dir).resolve()
     revision = trainer.args.hub_revision if trainer.hub_model_id else None
     title = " ".join((trainer.hub_model_id or model_name or folder.name).split())

@@ -62,9 +62,6 @@ def weighted_loss(
     return (weights * token_losses).sum(), token_losses, outputs
 
 
-# ---- The order of sentences -----------------------------------------------------------------------------------------
-
-
 def _in_front(values: torch.Tensor, mask: torch.Tensor, width: int) -> torch.Tensor:
     """The values (B, L) under a mask, in their order, as (B, width): padded with -1, what is too many left out."""
     # Everything else is written to one column too many, which is cut off.
@@ -158,8 +155,8 @@ def _with_order(rows: np.ndarray) -> dict[str, np.ndarray]:
 
 def summarize_order(rows: np.ndarray, constrained: bool = False) -> dict[str, float]:
     """
-    Metrics from [`unshuffling_statistics`], of all examples and of shuffled ones: `order_exact`, its chance level, and
-    `order_kendall_tau` (chance: 0; no order at all: -1). The names say if each sentence token had to come once.
+    Metrics from [`unshuffling_statistics`], of all examples and of shuffled ones, with the chance level of the exact
+    order. By chance, `order_kendall_tau` is 0; without any order it is -1.
     """
     metrics, decoding = {}, "_constrained" if constrained else ""
     for name, part in _with_order(rows).items():
@@ -203,9 +200,6 @@ def _proportion(is_correct: np.ndarray, chance: float) -> dict[str, Any]:
     interval = binomtest(correct, examples).proportion_ci(0.95, method="wilson")
     shares = {"accuracy": correct / examples, "interval": [float(interval.low), float(interval.high)]}
     return {"examples": examples, "correct": correct, **shares, "chance": chance}
-
-
-# ---- Statistics -----------------------------------------------------------------------------------------------------
 
 
 def example_statistics(

@@ -139,12 +139,11 @@ class DepthTrainer(Seq2SeqTrainer):
         model, *given, objective = prepare_inputs(
             args, model, data_collator, train_dataset, eval_dataset, processing_class, objective
         )
-        if objective is not None and card is None:
-            card = {"sections": {"Settings": objective.settings}}
         super().__init__(model, args, *given, *more, **kwargs)
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
-        self.card = None if card is None else CardContent(**card)
+        settings = {"sections": {"Settings": objective.settings}} if objective is not None else {}
+        self.card = CardContent(**settings if card is None else card)
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self.last_good_step = 0  # at which the loss was known to be finite
         self.totals = RunTotals()
@@ -408,13 +407,8 @@ class DepthTrainer(Seq2SeqTrainer):
         began, num_samples, metrics = time.time(), 0, {}
         for name, dataset in by_name(datasets).items():
             prefix, started = f"{metric_key_prefix}_{name}" if name else metric_key_prefix, time.time()
-            output = self.evaluation_loop(
-                self.get_eval_dataloader(dataset),
-                description="Evaluation",
-                prediction_loss_only=True if self.compute_metrics is None else None,
-                ignore_keys=ignore_keys,
-                metric_key_prefix=prefix,
-            )
+            loader, only_loss = self.get_eval_dataloader(dataset), True if self.compute_metrics is None else None
+            output = self.evaluation_loop(loader, "Evaluation", only_loss, ignore_keys, metric_key_prefix=prefix)
             metrics |= output.metrics | speed_metrics(prefix, started, num_samples=output.num_samples)
             num_samples += output.num_samples
         if isinstance(datasets, Mapping) and not self.is_of_tasks:
@@ -429,10 +423,9 @@ class DepthTrainer(Seq2SeqTrainer):
         """As `Trainer.evaluation_loop`, over each example once. A training draws its random numbers as without it."""
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
         devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
-        passes, collators = {metric_key_prefix: 0.0}, objective_collators(self.eval_data_collator)
+        passes, collators, outputs = {metric_key_prefix: 0.0}, objective_collators(self.eval_data_collator), []
         if has_metadata(dataloader.dataset) and collators:
             passes[f"{metric_key_prefix}_{WITH_METADATA}"] = 1.0
-        outputs = []
         if self.accelerator.is_fsdp2 and not self.accelerator._models:  # it shards none without its optimizer
             self.accelerator.prepare_model(self.model, device_placement=True, evaluation_mode=True)
         with torch.random.fork_rng(devices, enabled=self.is_in_train), contextlib.ExitStack() as at_end:
