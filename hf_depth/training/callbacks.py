@@ -9,16 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import (
-    EarlyStoppingCallback,
-    PrinterCallback,
-    ProgressCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.trainer_callback import ExportableState
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerState
+from transformers.trainer_callback import ExportableState, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_length
 
 from ..data.streams import TrainingStream
@@ -272,7 +264,7 @@ class TrackedRun(TrainerCallback, ExportableState):
 
     on_train_begin = on_predict = on_log
 
-    def end(self, args: TrainingArguments) -> None:
+    def end(self) -> None:
         """End the run that was begun here: the next trainer of this process has one of its own."""
         if self._owns_wandb_run:
             import wandb

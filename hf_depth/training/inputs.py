@@ -16,13 +16,7 @@ import torch
 from accelerate.utils import FullyShardedDataParallelPlugin
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, Trainer, TrainingArguments, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..arguments.launch import STOP_SIGNALS

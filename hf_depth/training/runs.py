@@ -31,13 +31,7 @@ from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from ..tasks.spec import TaskSpec
 from ..tasks.splits import TaskSplits
-from .checkpoints.resuming import (
-    alone_in_output_dir,
-    best_checkpoint,
-    checkpoint_to_resume,
-    is_finished,
-    model_is_complete,
-)
+from .checkpoints.resuming import best_checkpoint, checkpoint_to_resume, is_finished, model_is_complete, run_alone
 from .checkpoints.run_description import (
     check_same_model,
     check_same_run,
@@ -92,7 +86,7 @@ class Run:
         if args.push_to_hub and not args.do_train:
             raise UserError("`push_to_hub` uploads a model that the run trains: set `do_train`, or leave it out.")
         # Wait for a run that is stopping: it saves a checkpoint, which this run then continues from.
-        with alone_in_output_dir(args) if args.do_train else nullcontext():
+        with run_alone(args) if args.do_train else nullcontext():
             checkpoint = checkpoint_to_resume(args)
             described = describe(saved_description(checkpoint)) if callable(describe) else describe
             return cls(args, described, checkpoint)
@@ -154,7 +148,7 @@ class Run:
         if self.checkpoint is not None and not self.do_train:
             trainer.state = TrainerState.load_from_json(Path(self.checkpoint, "trainer_state.json"))
         # Evaluation needs no lock.
-        alone = alone_in_output_dir(self.args) if self.do_train else nullcontext()
+        alone = run_alone(self.args) if self.do_train else nullcontext()
         with alone, one_error_for_a_full_disk(self.args.output_dir, "the results"):
             if self.do_train:
                 with stop_on_signals(trainer):

@@ -27,7 +27,7 @@ from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, decoder_inputs, number_of_places
 from .callbacks import RunTotals, TrackedRun, TrainingFlow, install_console
-from .checkpoints.resuming import alone_in_output_dir, last_complete_checkpoint
+from .checkpoints.resuming import last_complete_checkpoint, run_alone
 from .checkpoints.saving import remove_unfinished, save_checkpoint, save_model, tied_weights, wait_until_on_disk
 from .checkpoints.stopping import end_processes
 from .evaluation import WITH_METADATA, EvaluationMetrics, generate, generate_in_order, longest_first, set_up_generation
@@ -242,7 +242,7 @@ class DepthTrainer(Seq2SeqTrainer):
     ) -> TrainOutput:
         """As `Trainer.train`, alone in the folder; `resume_from_checkpoint=True` takes the last complete one."""
         # Trials of a search, of which several may run at the same time, have folders of their own.
-        alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
+        alone = run_alone(self.args) if trial is None else contextlib.nullcontext()
         self.save_total_limit, evaluates = self.args.save_total_limit, self.args.eval_on_start
         model, kept = self.model, vars(self.model).get("_keys_to_ignore_on_save")
         # `Trainer` warns of weights that a checkpoint lacks, and tied ones are saved once.
@@ -482,6 +482,6 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def end(self) -> None:
         """End workers, trackers and process group; the last line of a script."""
-        self.tracked_run.end(self.args)
+        self.tracked_run.end()
         end_processes(self)
         super().end()

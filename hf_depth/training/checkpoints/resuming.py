@@ -23,7 +23,7 @@ LOCK_TIMEOUT = 120.0  # seconds: a run that was told to stop saves first; a file
 
 
 @contextlib.contextmanager
-def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
+def run_alone(training_args: TrainingArguments) -> Iterator[None]:
     """Lock `output_dir` for all processes of a run while the block runs, which may be nested; or `UserError`."""
     folder, problem = training_args.output_dir, None
     with contextlib.ExitStack() as stack:

@@ -16,9 +16,9 @@ from hf_depth.training.checkpoints import resuming
 from hf_depth.training.checkpoints.manifest import file_entries, list_files, write_manifest
 from hf_depth.training.checkpoints.resuming import (
     LOCK_FILE,
-    alone_in_output_dir,
     checkpoint_to_resume,
     last_complete_checkpoint,
+    run_alone,
 )
 from tiny_training import RunTestCase, TrainingTestCase, save_pretraining, trainer
 
@@ -139,7 +139,7 @@ class LockTest(RunTestCase):
         other = self.other_run()
         warn = mock.Mock(side_effect=lambda _: (other.kill(), other.wait()))
         with mock.patch.object(resuming, "LOCK_TIMEOUT", 60), mock.patch.object(disk.logger, "warning", warn):
-            with alone_in_output_dir(self.arguments):
+            with run_alone(self.arguments):
                 self.assertTrue(self.path.is_file())
         self.assertIn("Waiting for another run", warn.call_args.args[0])
 
@@ -148,13 +148,13 @@ class LockTest(RunTestCase):
         other.kill()
         other.wait()
         os.killpg(other.pid, 0)  # its worker is there
-        with alone_in_output_dir(self.arguments):
+        with run_alone(self.arguments):
             self.assertTrue(self.path.is_file())
 
     def test_blocks_of_one_process_may_be_nested_and_follow_each_other(self):
         for _ in range(2):
-            with alone_in_output_dir(self.arguments):
-                with alone_in_output_dir(TrainingArguments(f"{self.folder}/.", use_cpu=True)):
+            with run_alone(self.arguments):
+                with run_alone(TrainingArguments(f"{self.folder}/.", use_cpu=True)):
                     self.assertTrue(self.path.is_file())
                 self.assertTrue(self.path.is_file())
             self.assertFalse(self.path.exists())
