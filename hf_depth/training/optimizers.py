@@ -79,11 +79,12 @@ class AdamWScale(Optimizer):
         """Update all parameters that have gradients; returns what `closure` does."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            if params := [p for p in group["params"] if p.grad is not None]:
-                self._update(params, group)
+            self._update([p for p in group["params"] if p.grad is not None], group)
         return loss
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        if not params:
+            return
         beta1, beta2 = group["betas"]
         states = [self.state[p] for p in params]
         for p, state in zip(params, states, strict=True):

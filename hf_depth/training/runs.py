@@ -71,9 +71,7 @@ class Run:
 
     @classmethod
     def find(
-        cls,
-        args: DepthTrainingArguments,
-        describe: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        cls, args: DepthTrainingArguments, describe: Mapping[str, Any] | Callable[[dict[str, Any]], Mapping[str, Any]]
     ) -> "Run":
         """
         The run of `args.output_dir`, which is new or continues from a checkpoint that fits.
@@ -120,10 +118,7 @@ class Run:
         return model
 
     def execute(
-        self,
-        trainer: DepthTrainer,
-        test_dataset: Any = None,
-        statistics: Mapping[str, Mapping[str, int]] | None = None,
+        self, trainer: DepthTrainer, test_dataset: Any = None, statistics: Mapping[str, dict[str, int]] | None = None
     ) -> None:
         """
         Train, evaluate and predict as `args` say, and save the model, results, plots and the model card.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedConfig, Trainer
 from transformers.modeling_outputs import ModelOutput
 
@@ -29,11 +30,7 @@ STATISTICS = (
 
 
 def weighted_loss(
-    trainer: Trainer,
-    model: torch.nn.Module,
-    inputs: dict[str, Any],
-    num_items: torch.Tensor | int | None,
-    needs_gradients: bool = False,
+    trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Any, needs_gradients: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
     """
     The sum of the weighted losses of all labels, the loss of each label (B, T), and the outputs of the model.
@@ -89,25 +86,22 @@ def _by_segment(values: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor
 
 
 def num_shuffled(
-    input_ids: torch.Tensor,
-    labels: torch.Tensor,
-    config: PreTrainedConfig,
-    decoder_segment_ids: torch.Tensor | None = None,
+    input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig, segment_ids: torch.Tensor | None = None
 ) -> torch.LongTensor:
     """
     How many examples (B,) have their sentence tokens in another order in `input_ids` (B, S) than in `labels` (B, T):
-    0 or 1, or more in a packed row, where `decoder_segment_ids` (B, T) tell the examples.
+    0 or 1, or more in a packed row, where `segment_ids` (B, T) tell the examples.
     """
     if not has_sentence_tokens(config):
         return torch.zeros_like(labels[:, 0])
-    is_packed, is_label = decoder_segment_ids is not None, _is_given(labels, input_ids, config)
+    is_packed, is_label = segment_ids is not None, _is_given(labels, input_ids, config)
     width = labels.shape[1] if is_packed else config.num_sentence_tokens
     # The k-th sentence token of the inputs of a row and that of its labels belong to the same example.
     given = _in_front(input_ids, is_sentence_token(input_ids, config), width)
     differs = given != _in_front(labels, is_label, width)
     if not is_packed:
         return differs.any(1).long()
-    return (_by_segment(differs, _in_front(decoder_segment_ids, is_label, width).clamp(min=0)) > 0).sum(1)
+    return (_by_segment(differs, _in_front(segment_ids, is_label, width).clamp(min=0)) > 0).sum(1)
 
 
 def unshuffling_statistics(

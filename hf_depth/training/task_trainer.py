@@ -151,15 +151,11 @@ class TaskTrainer(DepthTrainer):
         return None if self._task_dataset is None else generation_length(self._task_dataset.spec, self._label_ids)
 
     def evaluate_datasets(
-        self,
-        datasets: EvaluationData,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
+        self, datasets: EvaluationData, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> dict[str, float]:
         """As [`DepthTrainer.evaluate_datasets`], with the mean score; what was predicted is in `evaluations`."""
         check_evaluation_data(self, datasets)
-        metrics = super().evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
+        metrics = super().evaluate_datasets(datasets, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         score = mean_score([self.evaluations[dataset.key] for dataset in by_name(datasets).values()])
         return metrics if score is None else {f"{metric_key_prefix}_score": score} | metrics
 
@@ -205,12 +201,7 @@ class TaskTrainer(DepthTrainer):
         return output._replace(predictions=predictions, label_ids=None)
 
     def prediction_step(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-        **gen_kwargs: Any,
+        self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, ignore_keys: Any = None, **gen_kwargs: Any
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
@@ -120,7 +121,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def __init__(
         self,
-        model: PreTrainedModel | torch.nn.Module | ModelSource | None = None,
+        model: PreTrainedModel | nn.Module | ModelSource | None = None,
         args: DepthTrainingArguments | None = None,
         data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
         train_dataset: Any = None,
@@ -174,13 +175,13 @@ class DepthTrainer(Seq2SeqTrainer):
             self.accelerator.state.fsdp_plugin.mixed_precision_policy = None
         self.set_up(self.model)
 
-    def set_up(self, model: torch.nn.Module) -> None:
+    def set_up(self, model: nn.Module) -> None:
         """What the arguments ask for in the model itself; also undoes what another trainer of it has set."""
         if self.is_fsdp_enabled:  # one module for the weight of three, which accelerate (1.15) would put in two groups
             model.set_input_embeddings(model.get_input_embeddings())
         set_up_generation(self, model)
 
-    def _without_wrappers(self, model: torch.nn.Module) -> PreTrainedModel:
+    def _without_wrappers(self, model: nn.Module) -> PreTrainedModel:
         """The model without what is wrapped around it, PEFT included."""
         model = self.accelerator.unwrap_model(model)
         return model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -306,11 +307,7 @@ class DepthTrainer(Seq2SeqTrainer):
             super()._run_epoch(*args, epoch=epoch, train_dataloader=train_dataloader, **kwargs)
 
     def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
         """
         The sum of the weighted losses of this batch, divided by `num_items_in_batch`: the labels of the global batch.
@@ -346,7 +343,7 @@ class DepthTrainer(Seq2SeqTrainer):
             self.evaluated.add(statistics, inputs)
         return (loss, outputs) if return_outputs else loss
 
-    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """As `Trainer` does, between backward pass and optimizer; `None` if the step is skipped."""
         return self.monitor.end_step(super()._get_grad_norm(model, grad_norm))
 
@@ -363,7 +360,7 @@ class DepthTrainer(Seq2SeqTrainer):
             logs["train_loss"] = self._total_loss_scalar / max(steps, 0.001)
         super().log(logs, start_time)
 
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """As `Trainer` does, in a folder that is renamed when all of it is on the disk."""
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
         save_checkpoint(self, folder, lambda: super(DepthTrainer, self)._save_checkpoint(model, None))
@@ -392,7 +389,7 @@ class DepthTrainer(Seq2SeqTrainer):
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(datasets, str):
             datasets = self.eval_dataset[datasets]
-        metrics = self.evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
+        metrics = self.evaluate_datasets(datasets, ignore_keys, metric_key_prefix=metric_key_prefix, **gen_kwargs)
         self.last_evaluation = self.state.global_step, dict(metrics)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -450,7 +447,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def prediction_step(
         self,
-        model: torch.nn.Module,
+        model: nn.Module,
         inputs: dict[str, Any],
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
@@ -474,7 +471,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 self.evaluated.add_order("constrained", generate_in_order(self, model, inputs, **gen_kwargs), inputs)
         return (loss, generated, inputs["labels"]) if returns_generated else (loss, None, None)
 
-    def batch_loss(self, model: torch.nn.Module, inputs: dict[str, Any], ignore_keys: Any = None) -> torch.Tensor:
+    def batch_loss(self, model: nn.Module, inputs: dict[str, Any], ignore_keys: Any = None) -> torch.Tensor:
         """The loss of a batch, whose statistics are added to the sums of the evaluation."""
         if self.weights_losses:
             inputs = {**inputs, "skip_logits": True}

@@ -93,8 +93,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
     logging_steps: float | None = HfArg(default=None, help="Steps between logs, or their share (default: 0.02).")
     logging_first_step: bool = HfArg(default=True, help="Also log the first step.")
     learning_rate: float | None = HfArg(
-        default=None,
-        help="Peak (default for adamw_scale: 5e-3 from a checkpoint, 2e-2 from scratch; for AdamW 1e-4, 1e-3).",
+        default=None, help="Peak (default of adamw_scale: 5e-3, from scratch 2e-2; of AdamW 1e-4, 1e-3)."
     )
     lr_scheduler_type: SchedulerType | str | None = HfArg(
         default=None,
@@ -169,7 +168,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
 
     def _convert(self) -> None:
         """Have transformers convert and check all arguments but the names that it does not know."""
-        own_names = {name: getattr(self, name) for name in NAMES}
+        own_names = {name: getattr(self, name) for name, kinds in NAMES.items()}
         own_names = {name: value for name, value in own_names.items() if isinstance(value, NAMES[name][1])}
         for name in own_names:
             setattr(self, name, getattr(Seq2SeqTrainingArguments, name))
