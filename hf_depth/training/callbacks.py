@@ -90,16 +90,13 @@ class RunTotals(TrainerCallback, ExportableState):
 
 class TrainingFlow(TrainerCallback):
     """
-    When a trainer logs, evaluates and saves, and what it does when a training begins (or goes on, also in another try
-    of smaller batches) and ends.
+    When a trainer logs, evaluates and saves; what it does when a training begins (also in another try) and ends.
 
     - What is due at the end of an epoch is done at its last step (of a stream, after the pass), before the checkpoint.
       `Trainer` would save first: a run that is killed then lacks the rest.
-    - The last step is saved unless nothing is, also with `save_strategy="best"` and when training ends early. The same
-      command would train again from an earlier checkpoint on.
+    - The last step is saved unless nothing is: else the same command would train again from an earlier checkpoint on.
     - With `load_best_model_at_end`, the best model is saved also between `save_steps`.
     - Numbers are added up over the processes before a log: `trainer.log()` may be called on one of them.
-    - Collator and data set are told the number of each epoch, by which they draw anew.
     """
 
     def __init__(self, trainer: Trainer):
@@ -225,9 +222,8 @@ def log_line(state: TrainerState, logs: dict[str, float]) -> str | None:
 
 class TrackedRun(TrainerCallback, ExportableState):
     """
-    Begins a run of W&B before W&B's own callback would, and names one of Trackio. `trainer_state.json` keeps its
-    identity: training that is continued goes on in the same run. What the user says comes first, by the environment
-    (`WANDB_RUN_ID`, …), by `run_name`, or by a run that `wandb.init` has begun.
+    Begins a run of W&B, or names one of Trackio, which goes on when training does: `trainer_state.json` keeps its
+    identity. The user's environment (`WANDB_RUN_ID`, …), `run_name`, or `wandb.init` before, come first.
     """
 
     def __init__(self):

@@ -294,11 +294,9 @@ def make_schedule(
     args: TrainingArguments, optimizer: Optimizer, num_training_steps: int, is_trial: bool = False
 ) -> LRScheduler:
     """
-    The schedule of training arguments. `UserError` if a learning rate is not finite or above its peak, as far as a few
-    steps show. It warns of a warm-up that is longer than the run, unless this is a trial.
-
-    The decay of `t5_inverse_sqrt` and `warmup_stable_decay` takes a tenth of all steps, unless
-    `lr_scheduler_kwargs` has `num_decay_steps`. `reduce_lr_on_plateau` and `greedy` heed `greater_is_better`.
+    The schedule of training arguments. `UserError` if a learning rate is not finite or above its peak, at a few steps.
+    Warns of a warm-up longer than the run, unless `is_trial`. The decay of `t5_inverse_sqrt` and `warmup_stable_decay`
+    takes a tenth of all steps by default. `reduce_lr_on_plateau` and `greedy` heed `greater_is_better`.
     """
     warmup_steps = args.get_warmup_steps(num_training_steps)
     if warmup_steps > num_training_steps and not is_trial:

@@ -32,12 +32,10 @@ QUIET_SHARE = 0.1  # of all steps, at the beginning, where the loss changes quic
 
 class StepMonitor(TrainerCallback):
     """
-    Looks at the loss of every step of a trainer, on all processes at the same time.
+    Judges the loss of every step at the next log: one line of warning for a spike, its examples in `spikes.jsonl`.
 
-    - A loss far above the recent ones is a spike: one line of warning, and the examples of its step in
-      `spikes.jsonl`. Steps are judged when something is logged, so as not to wait for the device.
-    - With `skip_bad_batches`, a step whose loss or gradient is not finite on any process changes neither weights nor
-      moments, and is in no mean. For that the CPU waits for the device in each step.
+    With `skip_bad_batches`, a step whose loss or gradient is not finite on any process changes neither weights nor
+    moments, and is in no mean. For that the CPU waits for the device in each step.
     """
 
     def __init__(self, trainer: Trainer):

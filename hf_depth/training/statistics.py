@@ -88,10 +88,7 @@ def _by_segment(values: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor
 def num_shuffled(
     input_ids: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig, segment_ids: torch.Tensor | None = None
 ) -> torch.LongTensor:
-    """
-    How many examples (B,) have their sentence tokens in another order in `input_ids` (B, S) than in `labels` (B, T):
-    0 or 1, or more in a packed row, where `segment_ids` (B, T) tell the examples.
-    """
+    """How many examples (B,) have their sentence tokens in another order in the input (B, S) than in labels (B, T)."""
     if not has_sentence_tokens(config):
         return torch.zeros_like(labels[:, 0])
     is_packed, is_label = segment_ids is not None, _is_given(labels, input_ids, config)
@@ -165,10 +162,8 @@ def summarize_order(rows: np.ndarray, constrained: bool = False) -> dict[str, fl
 
 def unshuffling_accuracy(rows: np.ndarray) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """
-    Un-shuffling accuracy from [`unshuffling_statistics`], for `all` examples of at least two sentences and for the
-    `shuffled` ones: `by_number_of_sentences`, of whole orders, with the mean of Kendall's tau, and `by_position`.
-
-    Each entry has `examples`, `correct`, `accuracy`, its 95 % Wilson score `interval` and the level of `chance`.
+    Un-shuffling accuracy from [`unshuffling_statistics`] with its chance level and 95 % Wilson score interval, for
+    `all` examples of at least two sentences and for the `shuffled` ones, by number of sentences and by position.
     """
     accuracies = {}
     for name, part in _with_order(rows).items():
@@ -244,9 +239,8 @@ def example_statistics(
 
 def summarize(sums: torch.Tensor) -> dict[str, float]:
     """
-    Metrics from summed [`example_statistics`]. Losses are in nats per label (`loss` is weighted, the others are not),
-    accuracies and fractions in [0, 1]. `sentence_accuracy_chance` is that of guessing among the sentence tokens that
-    remain, H(n)/n for n sentences. A measure without any label to measure it on is left out.
+    Metrics from summed [`example_statistics`]: losses in nats per label (`loss` is weighted), accuracies and fractions
+    from 0 to 1, the chance level of guessing among the sentence tokens that remain. What has no label is left out.
     """
     s = dict(zip(STATISTICS, sums.tolist(), strict=True))
     ratios = {
@@ -275,12 +269,9 @@ def summarize(sums: torch.Tensor) -> dict[str, float]:
 
 class TrainingMetrics:
     """
-    What is added up between two logs of a training: the components of the loss, and rates. A mixture also counts what
-    was seen of each source since the training began: documents, examples (a packed row holds several), and tokens
-    before corruption. `passes` are rows divided by their number, or complete passes of a stream as a mean over the
-    workers of all processes.
-
-    Sums stay on the device: no step waits for it. [`~TrainingMetrics.gather`] adds them up over the processes.
+    What is added up between two logs of a training: the components of the loss, and rates. Sums stay on the device. A
+    mixture also counts what was seen of each source since the training began: documents, examples (a packed row holds
+    several), tokens before corruption, and passes (of a stream complete ones, as a mean over all readers).
     """
 
     def __init__(self, trainer: Trainer):

@@ -59,10 +59,7 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
 
 
 def last_complete_checkpoint(training_args: TrainingArguments, is_needed: bool = False) -> str | None:
-    """
-    The newest complete checkpoint in `output_dir`, see [`damage`]; `None` if there is none at all. All processes call
-    this at the same time. `UserError` if none is complete, which a killed run does not leave, or one is needed.
-    """
+    """The newest whole checkpoint in `output_dir`; `None` if there is none at all, `UserError` if all are damaged."""
     output_dir, passed_over = training_args.output_dir, []
     steps = gather_object([list(checkpoint_steps(output_dir).values())])  # of all nodes: a new one may have none
     for step in sorted(set().union(*steps), reverse=True):

@@ -58,14 +58,11 @@ CONTENTS = {"model_name_or_path": "base_weights", "config_name": "config_content
 # A change of these has no effect: weights, tokenizer and optimizer state come from the checkpoint.
 FIXED = ("script", "model_type", "model_name_or_path", "base_weights", "model_revision", "config_name")
 FIXED += ("config_content", "tokenizer_name", "optim")
-# Flags of the scripts that do not affect training, or that other entries of the description cover.
+# Flags of the scripts that do not affect training, or that `check_same_model`, the tasks or the data cover.
 FREE_FLAGS = frozenset(
-    ("validation_file", "test_file", "max_eval_samples", "max_predict_samples")
+    (*SIZE_FIELDS, *SENTENCE_SETTINGS, "validation_file", "test_file", "max_eval_samples", "max_predict_samples")
     + ("preprocessing_num_workers", "overwrite_cache", "cache_dir", "attn_implementation")
     + ("preprocessing_only", "shard_megabytes", "pad_to_max_length")
-    # `check_same_model` compares these.
-    + (*SIZE_FIELDS, *SENTENCE_SETTINGS)
-    # The tasks and the data cover these.
     + ("dataset_revision", "task_file", "benchmark", "excluded_datasets", "dataset_dir")
 )
 
@@ -133,17 +130,15 @@ def describe_data(examples: Any) -> dict[str, Any]:
     described: dict[str, Any] = {"train_examples": len(examples)}
     if isinstance(examples, MixtureDataset):
         parts = [describe_data(part) for part in examples.examples.values()]
-        return described | {"train_examples_hash": _hash(json.dumps(parts).encode())}
+        return described | {"train_examples_hash": _hash(json.dumps(parts))}
     if isinstance(examples, Dataset):
         examples = examples.with_format(None)
     elif not isinstance(examples, list):
         return described
     places = np.unique(np.linspace(0, len(examples) - 1, NUM_SAMPLES).astype(int)) if len(examples) else ()
-    texts = [
-        json.dumps(examples[int(place)], sort_keys=True, default=lambda value: np.asarray(value).tolist())
-        for place in places
-    ]
-    return described | {"train_examples_hash": _hash(*(text.encode() for text in texts))}
+    rows = (examples[int(place)] for place in places)
+    texts = (json.dumps(row, sort_keys=True, default=lambda value: np.asarray(value).tolist()) for row in rows)
+    return described | {"train_examples_hash": _hash("".join(texts))}
 
 
 def describe_evaluation(trainer: Trainer) -> dict[str, Any]:
@@ -156,11 +151,11 @@ def describe_evaluation(trainer: Trainer) -> dict[str, Any]:
     data = by_name(trainer.eval_dataset)
     found = {name: describe_data(getattr(part, "prepared", part)) for name, part in data.items()}
     number = sum(one.get("train_examples", 0) for one in found.values())
-    return described | {"eval_examples": number, "eval_examples_hash": _hash(json.dumps(found).encode())}
+    return described | {"eval_examples": number, "eval_examples_hash": _hash(json.dumps(found))}
 
 
-def _hash(*parts: bytes) -> str:
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""
-Saving checkpoints and models. All processes write to a temporary folder, which is renamed when it is complete. A
-thread flushes the files to the disk, adds their hashes and deletes surplus checkpoints while training goes on.
-"""
+"""Saving checkpoints and models in a temporary folder, which is renamed when all processes have written."""
 
 import atexit
 import contextlib

@@ -20,9 +20,8 @@ logger = logging.getLogger(__name__)
 @contextlib.contextmanager
 def stop_on_signals(trainer: Trainer) -> Iterator[None]:
     """
-    Save a checkpoint at the end of the step and raise [`Interrupted`], if SIGTERM or SIGUSR1 arrives in training at
-    one process. A signal during an evaluation takes effect at the next step, one after the last step when the model is
-    saved.
+    Save a checkpoint at the end of the step and raise [`Interrupted`] if any process gets SIGTERM or SIGUSR1. In an
+    evaluation that waits for the next step, and after the last step until the model is saved.
     """
     callback = StopOnSignal()
     trainer.add_callback(callback)
