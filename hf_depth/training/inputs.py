@@ -231,8 +231,7 @@ def check_sharding(
     """`UserError` if DeepSpeed or FSDP would train by another schedule, or would save no whole model."""
     if plugin is not None and plugin.state_dict_type.name != "FULL_STATE_DICT":
         what = f"`fsdp_state_dict_type` {plugin.state_dict_type.name}: the Trainer would save no model"
-        example = "`examples/accelerate/fsdp2.yaml`"
-        raise UserError(f"{what}. Set it to FULL_STATE_DICT in the configuration of accelerate, as in {example}.")
+        raise UserError(f"{what}. Set it to FULL_STATE_DICT in the file, as in `examples/accelerate/fsdp2.yaml`.")
     config = deepspeed_config or {}
     if "scheduler" in config and isinstance(args.lr_scheduler_type, ScheduleName):
         what = f"`lr_scheduler_type` {args.lr_scheduler_type.value} would have no effect"
@@ -297,11 +296,10 @@ def check_examples(trainer: Trainer, argument: str, dataset: Iterable[Mapping[st
     with_text = [one["input_ids"] for one in examples if len(one["input_ids"]) > 1]  # not only `</s>`
     wrong = sum((sentence_token in ids) != is_depth for ids in with_text)
     if wrong:
-        raise UserError(
-            f"`{argument}` was prepared {'without' if is_depth else 'with'} sentence tokens in {wrong:,} of "
-            f"{len(with_text):,} examples, but the model is a {type(trainer.model).__name__}. Prepare it by "
-            f"`TaskSplits.prepare(tokenizer, sentence_tokens={is_depth})` with the tokenizer of the model."
-        )
+        how = f"{'without' if is_depth else 'with'} sentence tokens in {wrong:,} of {len(with_text):,} examples"
+        advice = f"Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens={is_depth})` of the model's tokenizer"
+        kind = type(trainer.model).__name__
+        raise UserError(f"`{argument}` was prepared {how}, but the model is a {kind}. {advice}.")
 
 
 def check_direction_of_metric(trainer: Trainer) -> None:
@@ -313,7 +311,6 @@ def check_direction_of_metric(trainer: Trainer) -> None:
         own = {"loss": False, "unparsed_fraction": False, spec.metric_to_optimize: spec.greater_is_better}
         known |= {f"{key}_{metric}" if key else metric: greater for metric, greater in own.items()}
     if name in known and args.greater_is_better not in (known[name], None):
-        raise UserError(
-            f"`greater_is_better` is {args.greater_is_better}, but for the `metric_for_best_model` {name!r} "
-            f"{'more' if known[name] else 'less'} is better. Give `greater_is_better={known[name]}`."
-        )
+        what = f"`greater_is_better` is {args.greater_is_better}, but for the `metric_for_best_model` {name!r}"
+        better = "more" if known[name] else "less"
+        raise UserError(f"{what} {better} is better. Give `greater_is_better={known[name]}`.")

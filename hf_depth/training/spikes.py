@@ -57,23 +57,22 @@ class StepMonitor(TrainerCallback):
         step, loss = self.trainer.state.global_step + 1, self.trainer._tr_loss - self.loss_before
         if self.trainer.args.skip_bad_batches:
             norm = grad_norm.full_tensor() if hasattr(grad_norm, "full_tensor") else grad_norm  # of FSDP2
-            means = self._means([loss, torch.as_tensor(norm).to(loss)])  # waits for the device
+            pair = torch.stack([loss, torch.as_tensor(norm).to(loss)])
+            means = self.trainer.accelerator.reduce(pair, "mean").tolist()  # waits for the device
             if not all(map(math.isfinite, means)):
                 self._skip(step, *means)
                 return None
         self.waiting.append((step, loss))
         return grad_norm
 
-    def _means(self, values: Sequence[torch.Tensor]) -> list[float]:
-        """The means over the processes."""
-        return self.trainer.accelerator.reduce(torch.stack(values), "mean").tolist()
-
     def on_step_end(self, args, state, control, **kwargs):
         if self.waiting and (control.should_log or control.should_training_stop):
             steps, losses = zip(*self.waiting, strict=True)
             self.waiting, end_of_quiet = [], QUIET_SHARE * state.max_steps
-            of_steps = zip(steps, self._means(losses), strict=True)
-            spikes = [{"step": step, "loss": loss} for step, loss in of_steps if self.is_spike(loss)]
+            losses = self.trainer.accelerator.reduce(torch.stack(losses), "mean").tolist()
+            spikes = [
+                {"step": step, "loss": loss} for step, loss in zip(steps, losses, strict=True) if self.is_spike(loss)
+            ]
             found = [one for one in spikes if one["step"] > end_of_quiet or not math.isfinite(one["loss"])]
             if found:
                 others = f" {len(found) - 1} more until the next log." if len(found) > 1 else ""

@@ -112,7 +112,12 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         # What was not given, and what stands for it: another value was set since.
         self._defaults = {name: None for name in MAY_BE_DEFAULT if getattr(self, name) is None}
         check_ranges(self, RANGES)
-        self._use_precision_of_launcher()
+        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
+        if precision not in ("", "no"):  # as `accelerate launch` sets it; runs are described by their arguments
+            if {"bf16": self.fp16, "fp16": self.bf16}.get(precision, True):
+                allowed = "must be no, or bf16 or fp16 without the flag of the other one"
+                raise UserError(f"ACCELERATE_MIXED_PRECISION={precision}, as of `accelerate launch`, {allowed}.")
+            setattr(self, precision, True)
         self._choose_optimizer()
         self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type or SchedulerType.COSINE)
         if self.warmup_steps is None:  # the schedules of this package have lengths of their own
@@ -137,16 +142,6 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
         make_schedule(self, optimizer, self.max_steps if self.max_steps > 0 else 1_000_000, is_trial=True)
         self._check()
-
-    def _use_precision_of_launcher(self) -> None:
-        """Take the precision that `accelerate launch` sets in the environment, so that runs are described by it."""
-        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
-        if precision in ("", "no"):
-            return
-        if {"bf16": self.fp16, "fp16": self.bf16}.get(precision, True):
-            allowed = "must be no, or bf16 or fp16 without the flag of the other one"
-            raise UserError(f"ACCELERATE_MIXED_PRECISION={precision}, as of `accelerate launch`, {allowed}.")
-        setattr(self, precision, True)
 
     def _choose_optimizer(self) -> None:
         """Take the optimizer, learning rate and epsilon for this kind of model, where none was given."""
@@ -301,14 +296,11 @@ class TaskTrainingArguments(TaskTrainingFlags, DepthTrainingArguments):
         check_prediction_mode([], self.prediction_mode, EVALUATION_MODES)
         if not self.predict_with_generate:
             raise UserError("`predict_with_generate` False is not supported: see `prediction_mode` score_labels.")
-        if self.prediction_mode == "probe":
-            self._check_probe()
-
-    def _check_probe(self) -> None:
-        """Stop on what a probe, which trains no model, cannot do."""
+        if self.prediction_mode != "probe":
+            return
         folder = Path(self.output_dir)
         has_model = (folder / "config.json").is_file() or any(folder.glob("checkpoint-*"))
-        for is_wrong, message in (
+        for is_wrong, message in (  # what a probe, which trains no model, cannot do
             (not self.do_train, "needs `do_train`: it is fitted on the training examples; the model is not changed"),
             (not (self.do_eval or self.do_predict), "needs `do_eval` or `do_predict`: what should it predict?"),
             (self.world_size > 1, f"runs in one process, not in {self.world_size}: start it by `python`"),

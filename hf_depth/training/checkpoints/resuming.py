@@ -31,10 +31,8 @@ def run_alone(training_args: TrainingArguments) -> Iterator[None]:
             try:
                 stack.enter_context(alone_in(folder, "another run", LOCK_TIMEOUT))
             except TimeoutError:
-                problem = (
-                    f"Another run trains in {folder}: the two would mix their checkpoints. Wait for its end, stop it, "
-                    f"or choose another `--output_dir`. If its machine is gone, delete {Path(folder, LOCK_FILE)}."
-                )
+                advice = f"Wait for its end, or choose another `--output_dir`; if it is gone, delete {LOCK_FILE} there"
+                problem = f"Another run trains in {folder}: the two would mix their checkpoints. {advice}."
         if any(problems := gather_object([problem])):
             raise UserError(next(filter(None, problems)))
         yield
@@ -71,10 +69,9 @@ def last_complete_checkpoint(training_args: TrainingArguments, is_needed: bool =
         logger.warning(f"Skipping {folder}: {problem}.")
         passed_over.append(f"{name} ({problem})")
     if passed_over:
-        raise UserError(
-            f"No checkpoint in {output_dir} is complete: {', '.join(passed_over)}. A new run would replace them. "
-            "Restore the changed files, or give `--resume_from_checkpoint false` to start anew in this folder."
-        )
+        advice = "Restore the changed files, or give `--resume_from_checkpoint false` to start anew in this folder"
+        problems = f"{', '.join(passed_over)}. A new run would replace them"
+        raise UserError(f"No checkpoint in {output_dir} is complete: {problems}. {advice}.")
     if is_needed:
         raise UserError(f"`--resume_from_checkpoint true`, but no checkpoint is in {output_dir}: leave it out.")
     return None
@@ -101,10 +98,9 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
     best = str(beside) if beside.is_dir() else recorded
     problem = _damage_on_any_node(best, training_args)
     if problem is not None:  # `Trainer` would go on without it
-        raise UserError(
-            f"{best}, the best checkpoint of the run of {checkpoint}, cannot be used: {problem}. Put it back beside "
-            f"{checkpoint}, or give `--load_best_model_at_end false` without `--early_stopping_patience`."
-        )
+        what = f"{best}, the best checkpoint of the run of {checkpoint}, cannot be used: {problem}"
+        advice = "give `--load_best_model_at_end false` without `--early_stopping_patience`"
+        raise UserError(f"{what}. Put it back beside {checkpoint}, or {advice}.")
     return best
 
 

@@ -177,10 +177,9 @@ def check_same_run(
         changed["tokenizer_name"] = f"another vocabulary than tokenizer_name {name}"
     lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
     if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
-        logger.warning(
-            f"The run of {checkpoint} had {', '.join(lengths)}. From here on the learning rate follows the "
-            f"schedule `{run['lr_scheduler_type']}` over the new length."
-        )
+        what = f"The run of {checkpoint} had {', '.join(lengths)}"
+        schedule = f"schedule `{run['lr_scheduler_type']}` over the new length"
+        logger.warning(f"{what}. From here on the learning rate follows the {schedule}.")
     fixed = FIXED
     if args is not None and (args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE):
         fixed += OPTIMIZER_SETTINGS + SCHEDULE_SETTINGS
@@ -196,10 +195,8 @@ def check_same_run(
 
 
 def _other_run(checkpoint: str | os.PathLike, differences: Iterable[str], advice: str = ".") -> UserError:
-    return UserError(
-        f"The arguments describe another run than {checkpoint}, which has {', '.join(differences)}. Choose another "
-        f"`--output_dir`, or go back to the arguments of that run{advice}"
-    )
+    what = f"The arguments describe another run than {checkpoint}, which has {', '.join(differences)}"
+    return UserError(f"{what}. Choose another `--output_dir`, or go back to the arguments of that run{advice}")
 
 
 def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
