@@ -70,10 +70,10 @@ class StepMonitor(TrainerCallback):
             steps, losses = zip(*self.waiting, strict=True)
             self.waiting, end_of_quiet = [], QUIET_SHARE * state.max_steps
             losses = self.trainer.accelerator.reduce(torch.stack(losses), "mean").tolist()
-            spikes = [
-                {"step": step, "loss": loss} for step, loss in zip(steps, losses, strict=True) if self.is_spike(loss)
+            judged = [(step, loss) for step, loss in zip(steps, losses, strict=True) if self.is_spike(loss)]
+            found = [
+                {"step": step, "loss": loss} for step, loss in judged if step > end_of_quiet or not math.isfinite(loss)
             ]
-            found = [one for one in spikes if one["step"] > end_of_quiet or not math.isfinite(one["loss"])]
             if found:
                 others = f" {len(found) - 1} more until the next log." if len(found) > 1 else ""
                 self._tell(found, f"Spike at step {found[0]['step']}: loss {found[0]['loss']:.4g}.{others}")
@@ -98,7 +98,7 @@ class StepMonitor(TrainerCallback):
         trainer, totals, most = self.trainer, self.trainer.totals, self.trainer.args.skip_bad_batches
         what = f"Step {step}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
         if totals.skipped_batches == most:
-            raise _not_finite(trainer, f"{what}, after {most} skipped batches")
+            raise _not_finite(trainer, f"{what}, after {most} skipped batches (`skip_bad_batches`)")
         totals.skipped_batches += 1
         message = f"{what}. Its batch is skipped, {totals.skipped_batches} of at most {most}."
         self._tell([{"step": step, "loss": loss, "grad_norm": norm, "skipped": True}], message)

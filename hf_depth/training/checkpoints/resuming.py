@@ -31,8 +31,9 @@ def run_alone(training_args: TrainingArguments) -> Iterator[None]:
             try:
                 stack.enter_context(alone_in(folder, "another run", LOCK_TIMEOUT))
             except TimeoutError:
-                advice = f"Wait for its end, or choose another `--output_dir`; if it is gone, delete {LOCK_FILE} there"
-                problem = f"Another run trains in {folder}: the two would mix their checkpoints. {advice}."
+                advice = "Wait for its end, stop it, or choose another `--output_dir`. If its machine is gone, delete"
+                what = f"Another run trains in {folder}: the two would mix their checkpoints"
+                problem = f"{what}. {advice} {Path(folder, LOCK_FILE)}."
         if any(problems := gather_object([problem])):
             raise UserError(next(filter(None, problems)))
         yield
