@@ -13,7 +13,7 @@ measured by default:
     curves      accuracy over the number of labels: T5, DEPTH, from scratch, bag of words
     unshuffle   exact order and Kendall's tau of 2 and 4 sentences without any label, beside a linear ranker
     pairs       minimal pairs: is the sentence as it was written the likelier one?
-    probes      DiscoEval's tasks from frozen embeddings, of the files in `--disco_eval`
+    probes      position and coherence of sentences from frozen embeddings, and DiscoEval's tasks of `--disco_eval`
 
 Each process uses one thread; a budget of minutes is CPU time of the optimizer's steps. Each measurement is a line of
 results.jsonl; started again, the script goes on with those that are missing, also within a pre-training. At the end,
@@ -411,16 +411,22 @@ def bigram_scores(rows: Sequence[Mapping[str, str]], texts: Sequence[str]) -> li
 
 
 def probe(cell: Cell, root: Path) -> dict[str, Any]:
-    """A task of DiscoEval by a classifier of frozen embeddings, beside the same of random weights and words."""
+    """
+    A task of DiscoEval, or the same made of held-out documents, by a classifier of frozen embeddings, beside the same
+    of random weights and words.
+    """
     model, tokenizer = load_start(cell, root)
-    (part,) = TaskSplits.load(
-        f"disco_eval/{cell['task']}",
-        dataset_dir=str(Path(cell["folder"], cell["task"])),
-        max_train_samples=1000,
-        max_eval_samples=500,
-        max_predict_samples=1000,
-        seed=cell["seed"],
-    ).parts
+    if cell["task"] in grid.PROBES:
+        (part,) = TaskSplits.load(
+            f"disco_eval/{cell['task']}",
+            dataset_dir=str(Path(cell["folder"], cell["task"])),
+            max_train_samples=1000,
+            max_eval_samples=500,
+            max_predict_samples=1000,
+            seed=cell["seed"],
+        ).parts
+    else:
+        (part,) = load_splits(cell | {"labels": 1000}, root).parts
     splits = [part.examples[name] for name in data.SPLITS]
     (found,) = probe_task(
         model,

@@ -80,6 +80,8 @@ CURVES = {
 }
 PROBES = ("SParxiv", "BSOarxiv", "DCchat")
 PROBED = ("documentation", "abstracts")  # texts of the models that are probed
+OWN_PROBES = ("sentence_position", "discourse_coherence")  # made of held-out documents
+WITH_OWN_PROBES = ("documentation", "prose")
 MAX_HELD_OUT = 500  # documents, for losses
 
 
@@ -208,9 +210,13 @@ def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
             yield list(pair_cells(models))
         if "curves" in parts:
             yield from fine_tuning_waves(minutes, done, args)
-        if "probes" in parts and args.disco_eval:
-            wanted = [model for model in models if model["corpus"] in PROBED and model["seed"] == 0]
-            yield [probe_cell(model, task, args) for model, task in itertools.product(wanted, PROBES)]
+        if "probes" in parts:
+            wanted = [
+                model for model in models if model["corpus"] in PROBED and model["seed"] == 0 and args.disco_eval
+            ]
+            yield [probe_cell(model, task, folder=args.disco_eval) for model in wanted for task in PROBES]
+            wanted = [model for model in models if model["corpus"] in WITH_OWN_PROBES]
+            yield [probe_cell(model, task, corpus=model["corpus"]) for model in wanted for task in OWN_PROBES]
     if "tuning" in parts:
         yield [*tuning_cells(args), *continued(args).values()]
         yield list(map(unshuffling, continued(args).values()))
@@ -230,9 +236,18 @@ def pair_cells(models: Sequence[Cell]) -> Iterator[Cell]:
         yield {"what": "minimal_pairs", "corpus": corpus, "model": "bigrams"}
 
 
-def probe_cell(model: Cell, task: str, args: argparse.Namespace) -> Cell:
-    cell = {"what": "probe", "task": task, "model": name_of(model), "folder": args.disco_eval, "seed": 0}
-    return cell | {"read_together": model["kind"] == "DEPTH"}
+def probe_cells(models: Sequence[Cell], disco_eval: str | None) -> Iterator[list[Cell]]:
+    wanted = [model for model in models if model["corpus"] in WITH_OWN_PROBES]
+    yield [probe_cell(model, task, corpus=model["corpus"]) for model in wanted for task in OWN_PROBES]
+    if disco_eval:
+        wanted = [model for model in models if model["corpus"] in PROBED and model["seed"] == 0]
+        yield [probe_cell(model, task, folder=disco_eval) for model in wanted for task in PROBES]
+
+
+def probe_cell(model: Cell, task: str, **where: Any) -> Cell:
+    """`where` is the folder of DiscoEval, or the corpus that the task is made of."""
+    cell = {"what": "probe", "task": task, "model": name_of(model), "seed": model["seed"]}
+    return cell | {"read_together": model["kind"] == "DEPTH"} | where
 
 
 def fine_tuning_waves(minutes: float, done: Done, args: argparse.Namespace) -> Iterator[list[Cell]]:

@@ -16,6 +16,7 @@ from transfer_grid import Cell, Done
 Rows = Mapping[str, Sequence[Mapping[Any, float]]]  # by the name of a row: for each seed, values by their columns
 
 ORDERS = {"exact_2": "2: exact", "tau_2": "2: tau", "exact_4": "4: exact", "tau_4": "4: tau"}
+PROBE_BASELINES = ("chance", "majority", "bag_of_words", "random_weights")
 COLORS = {"T5": "C0", "DEPTH": "C1"}
 
 
@@ -135,11 +136,22 @@ class Report:
             yield from table(f"{corpus}: minimal pairs", "", kinds, self.by_model("minimal_pairs", corpus))
 
     def probes(self) -> Iterator[str]:
+        for corpus in grid.WITH_OWN_PROBES:
+            rows, seen = defaultdict(list), set()
+            for cell, scores in self.cells:
+                if cell["what"] == "probe" and cell.get("corpus") == corpus:
+                    task, (_, kind, minutes, seed) = cell["task"], cell["model"].split("-")
+                    rows[f"{kind}, {minutes} minutes"].append({task: scores["accuracy"]})
+                    if (task, seed) not in seen:  # the baselines are the same beside each model
+                        for name in PROBE_BASELINES:
+                            rows[name.replace("_", " ")].append({task: scores[f"{name}_accuracy"]})
+                    seen.add((task, seed))
+            yield from table(f"{corpus}: probes", "", same(grid.OWN_PROBES), rows)
         rows = {}
         for cell, scores in self.cells:
-            if cell["what"] == "probe":
+            if cell["what"] == "probe" and cell["task"] in grid.PROBES:
                 rows.setdefault(cell["model"], [{}])[0][cell["task"]] = scores["accuracy"]
-                for name in ("chance", "majority", "bag_of_words", "random_weights"):
+                for name in PROBE_BASELINES:
                     of_baseline = rows.setdefault(name.replace("_", " "), [{}])[0]
                     of_baseline.setdefault(cell["task"], scores[f"{name}_accuracy"])
         yield from table("Probes of DiscoEval", "", same(grid.PROBES), rows)

@@ -146,7 +146,7 @@ class TransferTest(parameterized.TestCase):
         self.enterContext(states_of_torch())
         size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
         changes = {"SIZE": size, "SIZES": dict.fromkeys(script.grid.SIZES, size), "VOCAB_SIZE": 600, "SEEDS": (0, 1)}
-        changes |= {"LABELS": (4, 8), "STEPS": {4: 1, 8: 1}, "TUNED_AT": 4}
+        changes |= {"LABELS": (4, 8), "STEPS": {4: 1, 8: 1}, "TUNED_AT": 4, "OWN_PROBES": ("discourse_coherence",)}
         self.enterContext(mock.patch.multiple(script.grid, **changes))
         self.enterContext(mock.patch.dict(script.data.TASK_ROWS, validation=3, test=4))
         rng = np.random.default_rng(0)
@@ -156,7 +156,7 @@ class TransferTest(parameterized.TestCase):
                 sentences = (" ".join(rng.choice(words, 7)).capitalize() + "." for _ in range(8))
                 print(json.dumps({"title": f"book {book}", "text": f"{' '.join(sentences)} Page {page}."}), file=file)
         given = ["--output_dir", str(root), "--corpora", "prose", "--prose", str(root / "prose.jsonl")]
-        parts = ["--minutes", "0.001", "--parts", "curves", "unshuffle", "pairs"]
+        parts = ["--minutes", "0.001", "--parts", "curves", "unshuffle", "pairs", "probes"]
         args = script.parse_args(given + parts)
 
         script.prepare(args, root)
@@ -169,7 +169,7 @@ class TransferTest(parameterized.TestCase):
         tables = "\n".join(report.tables())
         for row in ("prose, sentence_ordering", "| bag of words |", "| from scratch |", "| T5, 0.001 minutes |"):
             self.assertIn(row, tables)
-        for row in ("sentences put in order", "| linear ranker on words |", "minimal pairs", "| bigrams |"):
+        for row in ("put in order", "| linear ranker on words |", "minimal pairs", "| bigrams |", "prose: probes"):
             self.assertIn(row, tables)
         report.figure(root / "order.png")
         self.assertTrue((root / "order.png").is_file())
