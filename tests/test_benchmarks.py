@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import runpy
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,10 +17,9 @@ import torch
 import transformers
 from absl.testing import absltest, parameterized
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import T5Config
 
-from helpers import ROOT, SENTENCES, call_in_another_process, load_script, process_environment
-from hf_depth import DepthConfig, DepthForConditionalGeneration, train_tokenizer
+from helpers import ROOT, SENTENCES, call_in_another_process, load_script
+from hf_depth import DepthConfig, DepthForConditionalGeneration
 
 COMMANDS = {
     "attention_check": ("--device cpu --quick", "right  generation"),
@@ -105,37 +103,6 @@ class BenchmarksTest(parameterized.TestCase):
             # By logits: the counter does not see the products inside of the loss without them.
             model(input_ids=ids, labels=labels, use_cache=False, skip_logits=False).loss.backward()
         self.assertEqual(counter.get_total_flops(), 2 * common.training_flops(config, 24, 10))
-
-
-class SpeedrunTest(parameterized.TestCase):
-    def test_shards_are_prepared_a_model_is_trained_and_a_row_is_added(self):
-        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        (folder / "texts.txt").write_text("\n\n".join(documents()), encoding="utf-8")
-        train_tokenizer(documents(), vocab_size=300, allow_fewer=True).save_pretrained(folder / "tokenizer")
-        T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2).save_pretrained(folder / "config")
-        flags = (
-            "--config_name config --tokenizer_name tokenizer --max_source_length 64 --max_target_length 20 "
-            "--max_steps 4 --eval_steps 2 --warmup_steps 1 "
-            "--per_device_train_batch_size 4 --bf16 false --torch_compile false "
-            "--use_cpu true --dataloader_num_workers 0 --save_steps 4 --report_to none"
-        )
-        script = str(ROOT / "benchmarks/speedrun.sh")
-        names = {"TRAIN_FILE": "texts.txt", "VALIDATION_FILE": "texts.txt", "TARGET_LOSS": "100"}
-        names["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        result = subprocess.run(
-            [script, "runs/tiny", *flags.split()],
-            env=process_environment() | names,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
-        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
-        row = json.loads((folder / "runs/leaderboard.jsonl").read_text(encoding="utf-8"))
-        self.assertEqual((row["steps"], row["global_batch"], row["lengths"]), (4, 8, [64, 20]))
-        self.assertLess(row["last_eval_loss"], 100)
-        self.assertGreater(row["tokens_per_second"], 0)
-        self.assertBetween(row["hours_to_target"], 0, row["hours"])  # by the evaluation of step 2
 
 
 class TransferTest(parameterized.TestCase):
