@@ -91,8 +91,8 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
 def prepare_only(model_args, corpus_args, objective_args, training_args) -> None:
     """`--preprocessing_only`: write the shards, which are all that is made."""
     corpus = hf_depth.load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
-    with corpus_args.alone_in_shards():
-        tokenizer = model_args.load_tokenizer(of_data=corpus_args.begun_tokenizer)
+    with corpus_args.alone_in_shards() as begun_tokenizer:
+        tokenizer = model_args.load_tokenizer(of_data=begun_tokenizer)
         if tokenizer is None:
             tokenizer = model_args.train_tokenizer(corpus_args.training_texts(corpus["train"]), training_args)
         objective = objective_args.build(model_args.model_type, tokenizer)

@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -91,14 +91,12 @@ class CorpusArguments:
     shard_megabytes: int = HfArg(default=16, help="Text of each shard, in MB.")
 
     def __post_init__(self):
+        from ..data.mixture import read_sources
+
         check_ranges(self, RANGES)
         if self.preprocessing_only and self.tokenized_dataset_dir is None:
             raise UserError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
-        self.mixture = None
-        if self.dataset_mixture is not None:
-            from ..data.mixture import read_sources
-
-            self.mixture = read_sources(self.dataset_mixture)
+        self.mixture = None if self.dataset_mixture is None else read_sources(self.dataset_mixture)
 
     @property
     def source(self) -> str:
@@ -120,22 +118,19 @@ class CorpusArguments:
         if self.streaming and self.tokenized_dataset_dir is not None:
             logger.warning("`--streaming` has no effect beside `--tokenized_dataset_dir`: shards are on the disk.")
             self.streaming = False
+        shards, output_dir = self.tokenized_dataset_dir, training_args.output_dir
         if self.preprocessing_only:
             if training_args.world_size > 1:
-                raise UserError(
-                    "`--preprocessing_only` is for one process, started by `python`: it starts "
-                    "`--preprocessing_num_workers` processes of its own."
-                )
-            return
-        folders = (self.tokenized_dataset_dir, training_args.output_dir)
-        if self.tokenized_dataset_dir is not None and len({Path(folder).resolve() for folder in folders}) == 1:
+                advice = "it starts `--preprocessing_num_workers` processes of its own"
+                raise UserError(f"`--preprocessing_only` is for one process, started by `python`: {advice}.")
+        elif shards is not None and Path(shards).resolve() == Path(output_dir).resolve():
             raise UserError(
-                f"`--output_dir {training_args.output_dir}` is the folder of `--tokenized_dataset_dir`: the run would "
-                "replace its manifest, without which the shards are lost. Name another `--output_dir`."
+                f"`--output_dir {output_dir}` is the folder of `--tokenized_dataset_dir`: the run would replace its "
+                "manifest, without which the shards are lost. Name another `--output_dir`."
             )
-        if self.streaming and training_args.do_train and training_args.max_steps <= 0:
+        elif self.streaming and training_args.do_train and training_args.max_steps <= 0:
             raise UserError("`--streaming`: the length of the data is unknown. Say how long to train: `--max_steps`.")
-        if self.streaming and training_args.do_eval and self.max_eval_samples is None:
+        elif self.streaming and training_args.do_eval and self.max_eval_samples is None:
             raise UserError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
 
     def for_loading(self) -> dict[str, Any]:
@@ -171,30 +166,30 @@ class CorpusArguments:
         """
         from ..data.corpus import describe_documents
 
-        settings = (cache_dir, self.validation_split_percentage, self.streaming)
+        found = self._described(describe_documents, cache_dir, self.validation_split_percentage, self.streaming)
         if self.mixture is None:
-            return describe_documents(self, self.dataset_revision, *settings)
-        described: dict[str, Any] = {"mixture_sources": [source.name for source in self.mixture]}
-        for source, values in self._describe_sources(describe_documents, *settings).items():
-            free = ("name", "validation_file", "test_file")
-            described |= {f"{name} of {source}": value for name, value in values.items() if name not in free}
-        return described
+            return found
+        free = ("name", "validation_file", "test_file")
+        settings = [(name, key, value) for name, values in found.items() for key, value in values.items()]
+        named = {f"{key} of {name}": value for name, key, value in settings if key not in free}
+        return {"mixture_sources": list(found)} | named
 
     def describe_text(self, cache_dir: str | None = None) -> dict[str, Any]:
         """What identifies the documents of all splits, wherever their files are."""
         from ..data.corpus import describe_source
 
-        described = {"source": self.source, "hub_datasets": self.hub_datasets}
-        described |= {name: getattr(self, name) for name in TEXT_FLAGS}
-        if self.mixture is None:
-            return described | describe_source(self, self.dataset_revision, cache_dir)
-        sources = self._describe_sources(describe_source, cache_dir)
-        return described | {"sources": {name: values | {"weight": None} for name, values in sources.items()}}
+        found = self._described(describe_source, cache_dir)
+        if self.mixture is not None:
+            found = {"sources": {name: values | {"weight": None} for name, values in found.items()}}
+        flags = {name: getattr(self, name) for name in TEXT_FLAGS}
+        return {"source": self.source, "hub_datasets": self.hub_datasets} | flags | found
 
-    def _describe_sources(self, describe: Callable[..., dict[str, Any]], *settings: Any) -> dict[str, dict[str, Any]]:
-        """The settings of each source of a mixture, with what it holds; that stands for its revision."""
+    def _described(self, describe: Callable[..., dict[str, Any]], *settings: Any) -> dict[str, Any]:
+        """What the documents are; of a mixture the settings of each source and its documents, for its revision."""
         from ..data.mixture import naming_source
 
+        if self.mixture is None:
+            return describe(self, self.dataset_revision, *settings)
         sources = {}
         for source in self.mixture:
             with naming_source(source.name):
@@ -213,16 +208,16 @@ class CorpusArguments:
             "overwrite": self.overwrite_cache,
         }
 
-    def alone_in_shards(self) -> AbstractContextManager[None]:
-        """Lock the folder of the shards, after waiting for another process that prepares them."""
-        return alone_in(self.tokenized_dataset_dir, "another process that prepares it")
-
-    @property
-    def begun_tokenizer(self) -> str | None:
-        """The folder of the tokenizer with which shards have begun to be prepared, and should be continued."""
+    @contextmanager
+    def alone_in_shards(self) -> Iterator[str | None]:
+        """
+        Lock the folder of the shards, after waiting for another process that prepares them. Yields the folder of the
+        tokenizer with which they have begun to be prepared, and should be continued.
+        """
         from ..data.shards import begun_tokenizer_folder
 
-        return None if self.overwrite_cache else begun_tokenizer_folder(self.tokenized_dataset_dir)
+        with alone_in(self.tokenized_dataset_dir, "another process that prepares it"):
+            yield None if self.overwrite_cache else begun_tokenizer_folder(self.tokenized_dataset_dir)
 
     def open_shards(self) -> "ShardFolder | None":
         """The shards to train from, `None` if the run prepares the text. `UserError` beside another text."""
@@ -342,11 +337,6 @@ class ObjectiveArguments:
         if self.denoisers is not None:
             self.denoisers = parse_denoisers(self.denoisers)
 
-    def _completed(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of some flags, with defaults for those that are not given."""
-        given = {name: getattr(self, name) for name in defaults}
-        return {name: default if given[name] is None else given[name] for name, default in defaults.items()}
-
     def check(self, model_type: str) -> None:
         """Check that the objective is one for this kind of model."""
         from ..data.objectives import OBJECTIVES
@@ -365,18 +355,18 @@ class ObjectiveArguments:
         """The settings of the objective: flags, or the defaults of its class."""
         from ..data.objectives import OBJECTIVES
 
-        flags = {item.name for item in fields(self)}
-        own = fields(OBJECTIVES[model_type, self.objective])
-        return self._completed({item.name: item.default for item in own if item.name in flags})
+        flags, own = asdict(self), fields(OBJECTIVES[model_type, self.objective])
+        return {
+            item.name: item.default if flags[item.name] is None else getattr(self, item.name)
+            for item in own
+            if item.name in flags
+        }
 
     def build(self, model_type: str, tokenizer: "transformers.PreTrainedTokenizerBase") -> "Objective":
-        """
-        The objective that the flags describe. Mode tokens of a mixture of denoisers are added to the tokenizer.
-        """
+        """The objective that the flags describe. Mode tokens of denoisers are added to the tokenizer."""
         from ..data.objectives import OBJECTIVES
         from ..data.tokenization import add_mode_tokens
 
-        self.check(model_type)
         settings = self.settings(model_type)
         if (self.min_sentences or 1) > 1 and "min_sentences" not in settings:
             logger.warning(

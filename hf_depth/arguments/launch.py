@@ -83,9 +83,9 @@ def check_launch(training_args: "transformers.TrainingArguments") -> None:
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and training_args.world_size == 1:
         raise UserError(
-            f"{launched} processes were launched (WORLD_SIZE={launched}), but this one trains alone, so all of them "
-            f"would write to {training_args.output_dir}. On CPUs add `--use_cpu true` to the script's arguments; "
-            "for GPUs check that each process sees one (CUDA_VISIBLE_DEVICES)."
+            f"{launched} processes were launched, but each trains alone, and would write to "
+            f"{training_args.output_dir}. On CPUs add `--use_cpu true` to the script's arguments; for GPUs check that "
+            "each process sees one (CUDA_VISIBLE_DEVICES)."
         )
     if training_args.deepspeed and not os.environ.keys() & RANK_VARIABLES:
         raise UserError(
@@ -95,10 +95,7 @@ def check_launch(training_args: "transformers.TrainingArguments") -> None:
 
 
 def set_up(training_args: "transformers.TrainingArguments") -> None:
-    """
-    Set up logging, check the launch, and give each run of a W&B sweep a folder of its own. Progress bars are shown by
-    the first process, on a terminal.
-    """
+    """Set up logging, check the launch, and give each run of a W&B sweep a folder of its own."""
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise UserError("Name the folder of the run by `--output_dir`.")
     if os.path.isfile(training_args.output_dir):
@@ -121,7 +118,7 @@ def set_up(training_args: "transformers.TrainingArguments") -> None:
         import datasets
         import huggingface_hub.utils
 
-        # Those of preparing and loading, which in a log file are long lines of garbage.
+        # Progress bars of preparing and loading, which in a log file are long lines of garbage.
         transformers.utils.logging.disable_progress_bar()
         datasets.disable_progress_bars()
         huggingface_hub.utils.disable_progress_bars()

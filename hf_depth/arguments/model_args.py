@@ -127,36 +127,28 @@ class ModelArguments:
         return {"name_or_config": source} | common | self.hub_arguments | changes
 
     def load_model(self, tokenizer: "transformers.PreTrainedTokenizerBase") -> "transformers.PreTrainedModel":
-        """The model that the arguments describe, by [`load_model`]; with `use_peft` in a `peft.PeftModel`."""
+        """The model that the arguments describe; with `use_peft` in a `peft.PeftModel`."""
         from ..models.adapters import add_lora
         from ..models.loading import load_config, load_model
 
         model = load_model(tokenizer=tokenizer, **self.for_loading(), quantization_config=self.quantization_config())
         if not self.use_peft:
             return model
-        targets = self.lora_target_modules
-        return add_lora(
-            model,
-            load_config(self.model_name_or_path, **self.hub_arguments),
-            r=self.lora_r,
-            alpha=self.lora_alpha,
-            dropout=self.lora_dropout,
-            target_modules=targets and re.split(r"[,+\s]+", targets.strip()),
-        )
+        base, targets = load_config(self.model_name_or_path, **self.hub_arguments), self.lora_target_modules
+        targets = targets and re.split(r"[,+\s]+", targets.strip())
+        settings = {"r": self.lora_r, "alpha": self.lora_alpha, "dropout": self.lora_dropout}
+        return add_lora(model, base, **settings, target_modules=targets)
 
     def quantization_config(self) -> "transformers.BitsAndBytesConfig | None":
         """How a checkpoint is loaded with `load_in_4bit` or `load_in_8bit`."""
-        if not (self.load_in_4bit or self.load_in_8bit):
-            return None
-        import torch
-
-        four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16} if self.load_in_4bit else {}
-        return transformers.BitsAndBytesConfig(load_in_4bit=self.load_in_4bit, load_in_8bit=self.load_in_8bit, **four)
+        bits = {name: getattr(self, name) for name in QUANTIZATION_FIELDS}
+        four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "bfloat16"} if self.load_in_4bit else {}
+        return transformers.BitsAndBytesConfig(**bits, **four) if any(bits.values()) else None
 
     def load_tokenizer(self, of_data: str | None = None) -> "transformers.PreTrainedTokenizerBase | None":
         """
-        The tokenizer that the arguments name, with sentence tokens for a DEPTH model; `None` if one is to be trained.
-        For a model from scratch, `of_data` is the folder of the one by which the data were prepared.
+        The tokenizer that the arguments name, else that of the data in the folder `of_data`, with sentence tokens for
+        a DEPTH model; `None` if one is to be trained.
         """
         from ..data.tokenization import load_tokenizer
 
@@ -170,9 +162,8 @@ class ModelArguments:
         self, texts: Iterable[str | None], training_args: "transformers.TrainingArguments"
     ) -> "transformers.PreTrainedTokenizerBase":
         """
-        A vocabulary trained on texts by the first process, and read from `output_dir` by all; with
-        `save_on_each_node` by the first one of each node. The same texts give the same vocabulary.
-        At most `MAX_TOKENIZER_DOCUMENTS` are read: at equal distances from a sequence, otherwise the first ones.
+        A vocabulary trained on texts by the first process (with `save_on_each_node` of each node), and read from
+        `output_dir` by all. At most `MAX_TOKENIZER_DOCUMENTS` are read: at equal distances, or of a stream the first.
         """
         from ..data.tokenization import NUM_SENTENCE_TOKENS, load_tokenizer, train_tokenizer
 
@@ -182,16 +173,11 @@ class ModelArguments:
         vocab_size = (self.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
         with training_args.main_process_first(local=training_args.save_on_each_node, desc="training a tokenizer"):
             if training_args.should_save:
-                logger.info(
-                    f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text"
-                )
+                logger.info(f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences)")
                 train_tokenizer(_some(texts), vocab_size, folder, allow_fewer=self.vocab_size is None)
         return self._with_sentence_tokens(load_tokenizer(folder))
 
-    def _with_sentence_tokens(
-        self, tokenizer: "transformers.PreTrainedTokenizerBase"
-    ) -> "transformers.PreTrainedTokenizerBase":
-        """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
+    def _with_sentence_tokens(self, tokenizer: Any) -> "transformers.PreTrainedTokenizerBase":
         from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens
 
         has_them = self.num_sentence_tokens is None and SENTENCE_TOKENS[0] in tokenizer.get_vocab()
@@ -217,9 +203,8 @@ class FineTuningModelArguments(ModelArguments):
             try:
                 self.model_type = checkpoint_model_type(name, **self.hub_arguments)
             except OSError as error:
-                raise UserError(
-                    f"`--model_name_or_path {name}` is no folder here and was not found: {error}"
-                ) from error
+                message = f"`--model_name_or_path {name}` is no folder here and was not found: {error}"
+                raise UserError(message) from error
         self.model_type = self.model_type or "depth"
 
 

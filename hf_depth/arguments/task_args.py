@@ -25,11 +25,7 @@ TASK_RANGES |= {"max_source_length": Range(least=8), "max_target_length": Range(
 
 @dataclass
 class TaskArguments:
-    """
-    The tasks, their data, and what becomes of them.
-
-    What is named as an option of a loader (`tasks.loading.LOADERS`) is that option.
-    """
+    """The tasks and their data. What is named as an option of a loader (`tasks.loading.LOADERS`) is that option."""
 
     _argument_group_name = "tasks and their data"
     option_groups = {
@@ -94,16 +90,13 @@ class TaskArguments:
         from ..tasks.reading import TaskFiles
         from ..tasks.registry import training_tasks
 
-        files = (*FILE_FLAGS, "dataset_dir")
+        files = {name: getattr(self, name) for name in (*FILE_FLAGS, "dataset_dir")}
+        loaders = [get_loader(task) for task in [*training_tasks(tasks), *tasks]]
+        options = self._options([name for loader in loaders for name in loader.option_names])
         limits = ("max_train_samples", "max_eval_samples", "max_predict_samples")
         others = ("max_source_length", "max_target_length", "sentence_language", "split_seed")
-        loaders = [get_loader(task) for task in [*training_tasks(tasks), *tasks]]
-        return {
-            "tasks": tasks,
-            "files": TaskFiles(**{name: getattr(self, name) for name in files}, cache_dir=cache_dir),
-            "options": self._options([name for loader in loaders for name in loader.option_names]),
-            **{name: getattr(self, name) for name in (*limits, *others)},
-        }
+        settings = {name: getattr(self, name) for name in (*limits, *others)}
+        return {"tasks": tasks, "files": TaskFiles(**files, cache_dir=cache_dir), "options": options} | settings
 
     def for_preparing(self) -> dict[str, Any]:
         """The arguments of [`TaskSplits.prepare`] but for the tokenizer."""
@@ -191,9 +184,8 @@ def chosen_tasks(task_args: TaskArguments, model_name_or_path: str | None = None
         )
     if ALL_TASKS in names:
         if benchmark is None:
-            raise UserError(
-                f"`--dataset_name {ALL_TASKS}`: of which `--benchmark`? There are {', '.join(DATASET_VALS)}."
-            )
+            known = ", ".join(DATASET_VALS)
+            raise UserError(f"`--dataset_name {ALL_TASKS}`: of which `--benchmark`? There are {known}.")
         excluded = [get_task(name, benchmark).name for name in task_args.excluded_datasets or ()]
         names = [name for name in task_names(benchmark) if name not in excluded]
     elif not names and not files and benchmark is not None and len(task_names(benchmark)) == 1:
