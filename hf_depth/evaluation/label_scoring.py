@@ -42,12 +42,11 @@ def score_labels(
     """
     Return the log-probability of each label for each example, in nats: float32, `(batch_size, num_labels)`.
 
-    The model is any encoder-decoder in evaluation mode, out of the wrapper of a distributed run. `input_ids` and
-    `attention_mask` are what the encoder reads (batch_size, source_length), `label_ids` what [`encode_labels`] gives
-    (num_labels, label_length). `length_normalized` divides by the number of tokens, `</s>` included.
-
-    Raises `ValueError` under PEFT's prefix tuning, whose virtual tokens the mask of the labels leaves out.
+    The model is any encoder-decoder in evaluation mode, out of the wrapper of a distributed run. The encoder reads
+    `input_ids` with `attention_mask` (batch_size, source_length); `label_ids` (num_labels, label_length) are those of
+    [`encode_labels`]. `length_normalized` divides by the number of tokens, `</s>` included.
     """
+    # Its virtual tokens are not in the mask of the labels.
     if getattr(getattr(model, "active_peft_config", None), "peft_type", None) == "PREFIX_TUNING":
         raise UserError("Labels are not scored under PEFT's prefix tuning. Use LoRA, or generate the labels.")
     label_ids = label_ids.cpu()  # where to look for the padding does not wait for a device
@@ -108,11 +107,7 @@ def _label_row(model, label_ids: torch.LongTensor, device: torch.device) -> dict
 
 
 def _labels_share_rows(model) -> bool:
-    """
-    Return whether labels one behind the other are what they are alone, as for T5, which knows no places. (The labels
-    of Switch meet where they are sent to experts; LongT5 may have masks of its own.)
-    """
-    config = model.config
+    config = model.config  # the labels of Switch meet where they are sent to experts; LongT5 may have masks of its own
     knows_no_places = hasattr(config, "relative_attention_num_buckets")
     return knows_no_places and not any(hasattr(config, name) for name in ("num_experts", "local_radius"))
 

@@ -56,10 +56,8 @@ def load_minimal_pairs(benchmark: str = "blimp") -> dict[str, list[Pair]]:
 
 def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pair]]:
     """
-    Return the pairs of files of JSON lines with `sentence_good` and `sentence_bad`, or of folders of `.jsonl` files.
-
-    The keys are the names of the files without their ends, such as `adjunct_island`. Raises `ValueError` if a line is
-    no pair, a file is missing, or two files have one name.
+    Return the pairs of files of JSON lines with `sentence_good` and `sentence_bad`, or of folders of `.jsonl` files,
+    by the names of the files without their ends, such as `adjunct_island`.
     """
     tasks: dict[str, list[Pair]] = {}
     for path in map(Path, paths):
@@ -143,12 +141,9 @@ def fill_log_probabilities(
     has_sentinel: bool = True,
 ) -> list[float]:
     """
-    Return the log-probability of what fills each blank, with its end, in nats. Without `has_sentinel`, no sentinel
-    stands for the blank, and the model goes on with the text.
-
-    The encoder reads `before <extra_id_0> behind </s>`, and the target is `<extra_id_0> filling </s>`. For a DEPTH
-    model they are `<eosen> <sent_0> before <extra_id_0> behind <eosen> </s>` and `<sent_0> <extra_id_0> filling
-    <eosen> </s>`.
+    Return the log-probability of what fills each blank, with its end, in nats. The encoder reads `before <extra_id_0>
+    behind </s>`, and the target is `<extra_id_0> filling </s>`, for a DEPTH model in one sentence. Without
+    `has_sentinel`, no sentinel stands for the blank, and the model goes on with the text.
     """
     check_sentence_tokens(model, tokenizer)
     rows = _rows(model, tokenizer, blanks, has_sentinel)

@@ -36,13 +36,9 @@ MOST_LABELS_OF_A_PICTURE = 40  # a picture of 250 takes minutes, and nobody can 
 
 def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluation]) -> list[Path]:
     """
-    Write what was predicted for each data set, and return the files of predictions.
-
-    - `predictions_<task>_<split>.jsonl`: every example, see [`write_predictions`].
-    - `submission/<name>.tsv`: what the benchmark's server reads, for its test sets, see [`write_submission`].
-    - `confusion_matrix_<task>_<split>.png`: for tasks of at most 40 labels, if examples are labeled.
-
-    If there are several benchmarks, their names stand before those of tasks, and their submissions are in folders.
+    Write `predictions_<task>_<split>.jsonl` for each data set, see [`write_predictions`], and for tasks with labels
+    `submission/<name>.tsv`, see [`write_submission`], and `confusion_matrix_<task>_<split>.png`. Returns the files of
+    predictions. If there are several benchmarks, their names stand before those of tasks, or are folders.
     """
     written, evaluations = [], list(evaluations)
     one_benchmark = len({evaluation.dataset.spec.benchmark for evaluation in evaluations}) == 1
@@ -112,10 +108,8 @@ def write_submission(
 ) -> Path | None:
     """
     Write the predictions for a test set as the server of the benchmark reads them: `index<TAB>prediction`, then a row
-    per example, ordered by index. Returns the file; `None` if there is none for this split.
-
-    A server rejects a file with anything but labels, so an unparseable prediction becomes the first label, with a
-    warning. `indices` number the examples (GLUE's column `idx`); by default they count up from 0.
+    per example, ordered by `indices` (GLUE's column `idx`). The server rejects a file with anything but labels, so an
+    unparseable prediction becomes the first label. Returns the file; `None` if there is none for this split.
     """
     files = dict(zip(spec.test_splits, spec.submission_names, strict=False))
     if split not in files:

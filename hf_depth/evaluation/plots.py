@@ -27,10 +27,8 @@ def _new_figure(width: float, height: float) -> "Figure":
 
 def plot_losses(log_history: Sequence[Mapping], path: str | Path) -> "Figure":
     """
-    Draw the losses of a run over its steps on a logarithmic axis: lines of training, dots of evaluation. Scores and
-    the entropy of attention, if there are any, have panels of their own.
-
-    `log_history` is `trainer.state.log_history`, `path` a .png file.
+    Draw the losses of `trainer.state.log_history` over the steps on a logarithmic axis: lines of training, dots of
+    evaluation. Scores and the entropy of attention, if there are any, have panels of their own.
     """
     has_scores = any("eval_score" in log for log in log_history)
     has_entropy = any("eval_attention_entropy" in log for log in log_history)

@@ -54,14 +54,9 @@ FEATURES: dict[str, Callable[[np.ndarray], list[np.ndarray]]] = {
 @dataclass(frozen=True)
 class ProbeOptions:
     """
-    How the examples of a probe are embedded.
-
-    Args:
-        layer, pooling, batch_size: see [`sentence_embeddings`].
-        read_together: whether the encoder reads the text columns of an example as the sentences of one document. By
-            default it reads each by itself, as DiscoEval does.
-        normalization: scales embeddings by those of the training examples. `"standardize"` gives each dimension the
-            mean 0 and the variance 1, `"whiten"` also makes them uncorrelated, and `"none"` leaves them as they are.
+    How the examples of a probe are embedded: by [`sentence_embeddings`], each text by itself or, with `read_together`,
+    those of an example as one document. By the training examples, `"standardize"` gives each dimension the mean 0 and
+    the variance 1, `"whiten"` also makes them uncorrelated, and `"none"` leaves them as they are.
     """
 
     layer: int = -1
@@ -102,10 +97,7 @@ class EmbeddingFeatures(Features):
         self.model, self.tokenizer, self.spec, self.options = model, tokenizer, spec, options
 
     def read(self, rows: Dataset) -> np.ndarray:
-        """
-        Return the embedding of each text of each example: float32, `(num_examples, num_columns, d_model)`. A text
-        without tokens, such as the empty questions of QQP, gets zeros.
-        """
+        """Embed each text: float32, `(num_examples, num_columns, d_model)`. A text without tokens gets zeros."""
         examples = list(zip(*(rows[name][:] for name in self.spec.text_column_name), strict=True))
         # Texts occur in several examples: a sentence is moved to the front, or swapped with its neighbour.
         texts = list(dict.fromkeys(text for example in examples for text in example))
@@ -184,8 +176,8 @@ class BagOfWords(Features):
 
 class Probe:
     """
-    The classifier of a task's classes that scores best on validation examples. It is a logistic regression with one of
-    several regularizations or, if the task has `probe_hidden_units`, a network after one of its epochs.
+    The classifier that scores best on validation examples: a logistic regression with one of several regularizations
+    or, if the task has `probe_hidden_units`, a network after one of its epochs.
     """
 
     def __init__(self, spec: TaskSpec, featurizer: Features, seed: int = 42):
@@ -232,7 +224,6 @@ class Probe:
         return rows if is_labeled.all() else rows.select(np.flatnonzero(is_labeled))
 
     def _regressions(self, features: Any, labels: np.ndarray) -> Iterator[tuple[str, Any]]:
-        """Yield a logistic regression with each regularization."""
         from sklearn.linear_model import LogisticRegression
 
         classifier = LogisticRegression(max_iter=500, tol=1e-3, warm_start=True)
@@ -280,25 +271,19 @@ def probe_task(
     options: ProbeOptions | None = None,
     *,
     seed: int = 42,
-    baselines: Sequence[str] = BASELINES,
 ) -> list[TaskEvaluation]:
     """
-    Fit a probe on a task's training examples, and predict others by it. The model is not changed.
+    Fit a probe on a task's training examples, and predict others, by the names of their splits. `validation` chooses
+    the classifier; without it, a fifth of `train` is held out. The model is not changed.
 
-    `validation` chooses the classifier; without it, a fifth of `train` is held out. `evaluated` are the examples to
-    predict by the names of their splits, `baselines` those of `BASELINES` that are fitted, too.
-
-    Returns one [`TaskEvaluation`] for each split: the predicted classes, and the metrics of [`compute_task_metrics`]
-    with `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines. Raises `ValueError`
-    if the task has no classes, or the training examples fewer than two of them.
+    Returns an evaluation for each split: the predicted classes, and the metrics of [`compute_task_metrics`] with
+    `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines.
     """
     check_prediction_mode([spec], "probe", EVALUATION_MODES)
     train_label_ids = spec.label_ids(train)
-    found = {
-        split: TaskEvaluation(TaskDataset(spec, split, rows), TaskPredictions(), {})
-        for split, rows in evaluated.items()
-    }
-    for name in ("", *baselines):
+    datasets = {split: TaskDataset(spec, split, rows) for split, rows in evaluated.items()}
+    found = {split: TaskEvaluation(dataset, TaskPredictions(), {}) for split, dataset in datasets.items()}
+    for name in ("", *BASELINES):
         if name == "bag_of_words":
             featurizer = BagOfWords(tokenizer, spec, LATENT_DIMENSIONS if spec.probe_hidden_units else None, seed)
         else:
@@ -329,11 +314,9 @@ def probe_tasks(
     do_predict: bool = True,
 ) -> list[TaskEvaluation]:
     """
-    Call [`probe_task`] for each task of loaded splits, which need not be prepared. `do_eval` and `do_predict` say
-    whether validation and test splits are predicted.
-
-    A task without training data (GLUE's `ax`) is predicted by the probe of the task that it is trained on.
-    `output_dir` gets the files of a fine-tuning run, whose table is printed.
+    Call [`probe_task`] for each task of loaded splits, which need not be prepared. `do_eval` predicts validation
+    splits, `do_predict` test splits. A task without training data (GLUE's `ax`) is predicted by the probe of the task
+    that it is trained on. `output_dir` gets the files of a fine-tuning run.
     """
     evaluations = []
     trained = {part.spec.full_name: part for part in splits.parts if part.spec.train_split in part.examples}

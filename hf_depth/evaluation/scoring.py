@@ -29,16 +29,13 @@ def compute_task_metrics(
     `texts` are the generated texts, `predicted_ids` instead the class of each example. The most frequent one of
     `train_label_ids`, by default of those of `rows`, is the majority.
 
-    Returns each of the task's metrics, between 0 and 1 except for correlations (-1 to 1) and metrics whose `scale` is
-    100. If no example is labeled (GLUE's test sets), there is only `unparsed_fraction`. The others are
+    Returns each of the task's metrics, if any example is labeled, and
 
     - `unparsed_fraction`: the share of generated texts that are none of the labels, over all examples.
     - `majority_<metric>`: what always predicting the most frequent class gives.
     - `chance_<metric>`: what guessing among the labels is expected to give, by the expected confusion matrix. Both are
       0 for numbers.
     - for a free-form task `<metric>_<group>`, such as `rougeL_question_answering`.
-
-    Raises `ValueError` if there is not one generated text (or class) for each example.
     """
     given = texts if predicted_ids is None else predicted_ids
     if given is None or len(given) != len(rows):
@@ -74,11 +71,7 @@ def compute_task_metrics(
 
 
 def optimized_score(spec: TaskSpec, metrics: Mapping[str, float]) -> float:
-    """
-    Return the task's `metric_to_optimize` for means over tasks: 1 is the best score whatever its scale.
-
-    If less is better, the score is negative, so a better score is always greater.
-    """
+    """The task's `metric_to_optimize` for means over tasks: 1 is the best, negative if less is better."""
     score = metrics[spec.metric_to_optimize] / METRICS[spec.metric_to_optimize].scale
     return score if spec.greater_is_better else -score
 
@@ -135,18 +128,11 @@ def _scores(metric: TaskMetric, texts, references, members: Mapping[str, Sequenc
 
 @dataclass
 class TaskPredictions:
-    """
-    Attributes:
-        texts (`list[str]`, *optional*): the generated text of each example; `None` if labels were scored.
-        label_ids (`np.ndarray` of shape `(num_examples,)`, *optional*):
-            The classes; -1 for unparseable text; `None` for a free-form task.
-        scores (`np.ndarray` of shape `(num_examples, num_labels)`, *optional*):
-            If labels were scored, their log-probabilities, with `length_normalize_scores` per token.
-    """
+    """What was generated, or the log-probabilities of labels; for a task with labels also the classes."""
 
     texts: list[str] | None = None
-    label_ids: np.ndarray | None = None
-    scores: np.ndarray | None = None
+    label_ids: np.ndarray | None = None  # (num_examples,), -1 for text that is no label
+    scores: np.ndarray | None = None  # (num_examples, num_labels), with `length_normalize_scores` per token
 
 
 @dataclass
