@@ -3,16 +3,13 @@ Minimal pairs: is the right one of two similar sentences the likelier one by the
 and nothing is generated.
 
 Source: BLiMP (Warstadt et al. 2020, arXiv 1912.00582), whose files are read as they are. A model that fills blanks is
-asked for what it was trained on, in one of three ways (`SCORES`):
+asked for what it was trained on, in one of three ways (`SCORES`). The end of what fills a blank counts, too.
 
 - `"spans"`: each span of a sentence is a blank in turn, and the log-probabilities are added up. This is the
   pseudo-log-likelihood of Salazar et al. (2020, arXiv 1910.14659). With one token a span, these are the blanks of
   `enc_dec_mask` in BabyLM's evaluation pipeline.
 - `"difference"`: all that differs between the two sentences is one blank. The quickest: two examples a pair.
-- `"prefix"`: the encoder reads what the two sentences begin with, the decoder writes the rest, as a prefix language
-  model does.
-
-The end of what fills a blank counts, too. So blanks of different lengths can be compared.
+- `"prefix"`: the encoder reads what the sentences begin with, the decoder writes the rest, as a prefix language model.
 """
 
 import json
@@ -104,10 +101,8 @@ def score_minimal_pairs(
     Return the log-probability of each sentence of each pair, in nats: float64, `(num_pairs, 2)`.
 
     The model is one that fills blanks: DEPTH, a T5 or another one with sentinels. `score` is one of `SCORES`, see the
-    module. A blank of `"spans"` has `span_length` tokens, a forward pass `batch_size` blanks.
-
-    Raises `ValueError` if a sentence has no token, or model and tokenizer do not fit each other. A DEPTH model takes
-    no `"prefix"`, as it reads whole sentences. Raises `FloatingPointError` if a log-probability is not finite.
+    module. A blank of `"spans"` has `span_length` tokens, a forward pass `batch_size` blanks. A DEPTH model takes no
+    `"prefix"`, as it reads whole sentences. Raises `FloatingPointError` if a log-probability is not finite.
     """
     if score not in SCORES:
         raise UserError(f"`score` must be one of {', '.join(SCORES)}, got {score!r}.")

@@ -26,15 +26,7 @@ from ..errors import UserError
 from ..models.configuration_depth import DepthConfig
 from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
 from ..ranges import check_at_least_one
-from .inference import (
-    check_has_order,
-    encode_documents,
-    evaluating,
-    in_batches,
-    lay_out,
-    not_finite,
-    padded,
-)
+from .inference import check_has_order, encode_documents, evaluating, in_batches, lay_out, not_finite, padded
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +35,10 @@ NO_LIMIT = 1_000_000  # of tokens; prepared examples were cut for their model al
 
 class SentenceOrderLogitsProcessor(LogitsProcessor):
     """
-    Lets `generate()` of a DEPTH model write only targets of its input. Such a target has each sentence token of the
-    input exactly once. After it come the sentinels of that sentence in their order, each followed by text, then
-    `<eosen>`; at the end `</s>`. The model chooses the order of the sentences and the text of the masked spans.
-
-    Args:
-        config, tokenizer: those of the model.
-        input_ids: what the encoder reads (batch_size, source_length). Each row may be decoded as several beams.
-        max_new_tokens: how many tokens may be generated, without the start token: spans end in time for the other
-            sentences. A target with empty spans is always allowed. Pass the attribute of this name to `generate()`.
+    Lets `generate()` of a DEPTH model write only targets of its `input_ids` (batch_size, source_length), each perhaps
+    as several beams. Such a target has each sentence token exactly once. After it come the sentinels of that sentence
+    in their order, each followed by text, then `<eosen>`; at the end `</s>`. Spans end in time for the other sentences
+    to fit into `max_new_tokens`. A target with empty spans is always allowed, so pass the attribute to `generate()`.
     """
 
     def __init__(
@@ -336,14 +323,9 @@ def _log_probabilities(
 
 
 def print_unshuffled(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Iterable[Mapping[str, Any]],
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Iterable[Mapping[str, Any]]
 ) -> None:
-    """
-    Let a DEPTH model put the sentences of held-out documents, given as prepared examples, in order. Print how many
-    pairs of sentences stand as in the documents, and the orders of five documents.
-    """
+    """Print how many pairs of sentences of prepared examples a DEPTH model orders right, and the orders of five."""
     generator, documents, shuffled = random.Random(0), [], []
     for example in examples:
         ends = itertools.accumulate(map(int, example["sentence_lengths"]), initial=0)

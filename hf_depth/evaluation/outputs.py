@@ -61,7 +61,7 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
 
 def write_predictions(path: str | os.PathLike, evaluation: TaskEvaluation) -> None:
     """
-    Write one JSON object per example and line.
+    Write a line of JSON for each example.
 
     - `index`; `idx`, `id`, `task` and `category`, if the example has them; `input`: the prompt.
     - `answer`: the generated text; `scores`: the log-probability of each label, if labels were scored.

@@ -19,17 +19,11 @@ TASK_CONFIG_FILE = "task_config.json"
 @dataclass(frozen=True)
 class TaskConfig:
     """
-    The tasks that a model was fine-tuned on and how its inputs are prepared, as in `task_config.json`.
+    The tasks that a model was fine-tuned on, with the maximum lengths used in training, and how its inputs are
+    prepared (see [`TaskPreprocessor`], [`load_task`]) and predicted (see [`TaskTrainingArguments`]).
 
     The file has the fields of this class. Its `tasks` map full names to all fields of a [`TaskSpec`]. For readers
     without this package, it also has the `prompts` of the tasks, with the text columns in braces.
-
-    Args:
-        tasks: one or several, with the maximum lengths used in training.
-        sentence_tokens, sentence_language: as for [`TaskPreprocessor`].
-        prediction_mode, length_normalize_scores, generation_max_length, generation_num_beams: as for
-            [`TaskTrainingArguments`].
-        loader_options: maps the name of a loader to its options, see [`load_task`].
     """
 
     tasks: tuple[TaskSpec, ...]
@@ -130,12 +124,7 @@ def _find(name_or_path: str | os.PathLike, file: str, **arguments: Any) -> str |
 
 
 def prompt_format(task: TaskSpec) -> str:
-    """
-    Return the prompt of a task as a format string with the names of its text columns.
-
-    >>> prompt_format(TaskSpec("mine", "tone", "review", "tone review:"))
-    'tone review: {review}'
-    """
+    """The prompt of a task with the names of its text columns in braces."""
     prefixes = [prefix.strip().replace("{", "{{").replace("}", "}}") for prefix in task.prefix]
     parts = zip(prefixes, task.text_column_name, strict=True)
     return " ".join(f"{prefix} {{{column}}}".strip() for prefix, column in parts)

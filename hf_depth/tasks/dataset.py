@@ -60,21 +60,14 @@ class TaskDataset(torch.utils.data.Dataset):
     """
     One split of a task to evaluate on. An item is a prepared example and its `index` in `rows`. An unlabeled example
     has the target -100. If no example is labeled, the items have no `labels`.
-
-    Args:
-        spec, split: the task, and the name of its split.
-        rows: the examples, with the columns of the task.
-        prepared: the same examples from [`TaskPreprocessor`], in the same order. Only what runs no model needs none.
-        train_label_ids: the classes of the training examples. The most frequent one is the majority class.
-        config: how the examples were prepared. [`TaskTrainer`] saves it with the model.
     """
 
     spec: TaskSpec
     split: str
-    rows: Dataset
-    prepared: Dataset | None = None
-    train_label_ids: Sequence[int] | None = None
-    config: TaskConfig | None = None
+    rows: Dataset  # with the columns of the task
+    prepared: Dataset | None = None  # the same from `TaskPreprocessor`; what runs no model needs none
+    train_label_ids: Sequence[int] | None = None  # the most frequent one is the majority class
+    config: TaskConfig | None = None  # how the examples were prepared; `TaskTrainer` saves it with the model
 
     def __post_init__(self):
         check_class_order(self.rows, self.spec)

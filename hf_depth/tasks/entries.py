@@ -178,7 +178,7 @@ NATURAL_INSTRUCTIONS: dict[str, Entry] = {
         "loader": "natural_instructions",
         "max_source_length": 1024,
         "max_target_length": 128,
-    },
+    }
 }
 
 # The tasks of DiscoEval for documents of your own. `config_name` names the kind.
@@ -200,7 +200,7 @@ PYTHON: dict[str, Entry] = {
         "metric_names": ("accuracy",),
         "loader": "python_modules",
         "max_source_length": 256,
-    },
+    }
 }
 
 BENCHMARKS: dict[str, dict[str, Entry]] = {

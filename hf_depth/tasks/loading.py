@@ -90,15 +90,11 @@ def load_task(
     Load the examples of a task, of each split by its name, and check them, see [`tasks.reading.check_rows`].
 
     Args:
-        task: the task, or its name in `DATASET_VALS`. Its `loader` is a key of `LOADERS`.
-        files: where to read. By default, the task's data set on the Hub. The discourse tasks and
-            `python/module_of_passage` then use Python's documentation.
-        options: the loader's options, such as `DiscourseOptions`.
+        files, file_arguments: [`TaskFiles`], or its fields. By default, the task's data set on the Hub; for discourse
+            tasks and `python/module_of_passage`, Python's documentation.
+        options: of the task's loader, such as `DiscourseOptions`.
         split_seed: the seed of the loader's random choices.
         length: counts the tokens of a text, see `TaskPreprocessor.length`. Some loaders leave out what does not fit.
-        file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
-
-    An error names the file and the line or row.
     """
     spec = get_task(task) if isinstance(task, str) else task
     files = replace(files or TaskFiles(), **file_arguments)

@@ -79,10 +79,7 @@ def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, n
 
 
 def register_task(
-    task: TaskSpec | Mapping[str, Any],
-    benchmark: str | None = None,
-    name: str | None = None,
-    overwrite: bool = False,
+    task: TaskSpec | Mapping[str, Any], benchmark: str | None = None, name: str | None = None, overwrite: bool = False
 ) -> TaskSpec:
     """
     Add a task, or a dictionary of its fields, to `DATASET_VALS`.

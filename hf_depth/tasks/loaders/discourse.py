@@ -41,11 +41,9 @@ _NO_END = frozenset(",:;、，：；/\\@#%&*")
 @dataclass(frozen=True)
 class PythonModulesOptions:
     """
-    The options of the loader of passages from Python's documentation.
-
-    Args:
-        test_split_percentage: the share of documents for the test, if there is no test file. A model that was
-            pre-trained on the same documents has not read them, if its `validation_split_percentage` is not smaller.
+    The options of the loader of passages from Python's documentation. `test_split_percentage` is the share of
+    documents for the test, if there is no test file. A model that was pre-trained on the same documents has not read
+    them, if its `validation_split_percentage` is not smaller.
     """
 
     test_split_percentage: float = HELD_OUT_PERCENTAGE
@@ -57,12 +55,8 @@ class PythonModulesOptions:
 @dataclass(frozen=True)
 class DiscourseOptions(PythonModulesOptions):
     """
-    The options of the loader of discourse tasks: those of [`PythonModulesOptions`], and these.
-
-    Args:
-        text_column: the column with the documents.
-        sentence_language: see [`get_sentence_splitter`].
-        max_examples_per_document: `None` for no limit. A document gives at least one example of every label.
+    The options of the loader of discourse tasks. `max_examples_per_document` is `None` for no limit; a document gives
+    at least one example of every label. For `sentence_language` see [`get_sentence_splitter`].
     """
 
     text_column: str = "text"
@@ -129,16 +123,14 @@ def load(
     Make the examples of a discourse task from documents; by default, from Python's documentation.
 
     Each sentence of a document starts a window of consecutive sentences. A window gives one example of every label, so
-    the labels are balanced. A heading, an item of a list, code, a table or a short fragment interrupts a window. So
-    does a sentence that occurs in several documents. Repeated windows, and windows with a repeated sentence, are left
-    out. With the `sentence_language` `lines`, every line is a sentence.
+    the labels are balanced. What is no sentence (see [`is_sentence`]), or occurs in several documents, interrupts a
+    window. Repeated windows, and windows with a repeated sentence, are left out. With the `sentence_language` `lines`,
+    every line is a sentence.
 
     No document and no sentence is in two splits. Without a `validation_file`, a tenth of the documents is for
     validation. Without a `test_file`, too, `test_split_percentage` of the documents is for the test. These are among
     the documents that `load_corpus` holds out from training with the same `split_seed` and at least the same
-    percentage. A model pre-trained on the rest has not read them, see [`corpus.hold_out`].
-
-    The column `document` is a hash of the document's text. Raises `ValueError` if a split has no examples.
+    percentage. A model pre-trained on the rest has not read them. The column `document` is a hash of the text.
     """
     if spec.config_name not in DISCOURSE_TASKS:
         raise UserError(
@@ -171,11 +163,7 @@ def _documents(spec: TaskSpec, files: TaskFiles, options: PythonModulesOptions, 
 
 
 def _rows(
-    spec: TaskSpec,
-    documents: Mapping[str, Dataset],
-    options: DiscourseOptions,
-    seed: int,
-    splitter: SentenceSplitter,
+    spec: TaskSpec, documents: Mapping[str, Dataset], options: DiscourseOptions, seed: int, splitter: SentenceSplitter
 ) -> Iterator[dict[str, Any]]:
     """Yield the examples of all splits, one split after the other."""
     seen: set[str] = set()
@@ -226,8 +214,7 @@ def _windows(sentences: Sentences, num_sentences: int, shared: set[str]) -> list
 
 def is_sentence(text: str) -> bool:
     """
-    Return whether a text looks like a sentence of prose, in any script: it ends like one, consists mostly of letters,
-    and is neither very short nor very long.
+    Whether a text looks like a sentence of prose: it ends like one, has mostly letters, and a usual length.
 
     >>> is_sentence("It is never empty."), is_sentence("3.2. Data model"), is_sentence("x[i] = f(*y) + 1.")
     (True, False, False)

@@ -39,14 +39,9 @@ TK_INSTRUCT_PROMPTS = (
 @dataclass(frozen=True)
 class NaturalInstructionsOptions:
     """
-    The options of the loader of Natural Instructions.
-
-    Args:
-        add_task_definition, num_pos_examples, num_neg_examples, add_explanation, add_task_name: what a [`prompt`]
-            shows.
-        tk_instruct: give each training instance one of `TK_INSTRUCT_PROMPTS`, chosen by `split_seed` and its id.
-        max_num_instances_per_task, max_num_instances_per_eval_task: the maximum number of training instances and of
-            test instances of a task; `None` for no limit.
+    The options of the loader of Natural Instructions: what a [`prompt`] shows, and how many training and test
+    instances of a task there are at most. `tk_instruct` gives each training instance one of `TK_INSTRUCT_PROMPTS`,
+    chosen by `split_seed` and its id.
     """
 
     add_task_definition: bool = True
@@ -117,10 +112,8 @@ def load(
 
     The instances of a training task are shuffled by `split_seed` and its name. The first ones are for validation, as
     there is no official one. The others are for training, unless their input is in validation. A test task gives its
-    first instances, as in the official evaluation.
-
-    `dataset_dir` is a copy of the repository with `tasks/*.json` and `splits/default/{train,test}_tasks.txt`. If
-    `length` counts the tokens of a text, prompts leave out examples that do not fit into `max_source_length`.
+    first instances, as in the official evaluation. If `length` counts the tokens of a text, prompts leave out examples
+    that do not fit into `max_source_length`.
 
     The columns are `prompt`, `instance` (the end of the prompt, which is cut last), `references` (all right outputs),
     `task`, `category` and `id`.
