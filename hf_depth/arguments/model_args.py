@@ -147,8 +147,8 @@ class ModelArguments:
 
     def load_tokenizer(self, of_data: str | None = None) -> "transformers.PreTrainedTokenizerBase | None":
         """
-        The tokenizer that the arguments name, else that of the data in the folder `of_data`, with sentence tokens for
-        a DEPTH model; `None` if one is to be trained.
+        The tokenizer that the arguments name, else that of the data, in the folder `of_data`; `None` if one is to be
+        trained. For a DEPTH model it gets sentence tokens.
         """
         from ..data.tokenization import load_tokenizer
 

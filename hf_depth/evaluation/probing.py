@@ -54,9 +54,9 @@ FEATURES: dict[str, Callable[[np.ndarray], list[np.ndarray]]] = {
 @dataclass(frozen=True)
 class ProbeOptions:
     """
-    How the examples of a probe are embedded: by [`sentence_embeddings`], each text by itself or, with `read_together`,
-    those of an example as one document. By the training examples, `"standardize"` gives each dimension the mean 0 and
-    the variance 1, `"whiten"` also makes them uncorrelated, and `"none"` leaves them as they are.
+    How [`sentence_embeddings`] embeds examples: each text by itself or, with `read_together`, those of an example as
+    one document. By the training examples, `"standardize"` gives each dimension the mean 0 and the variance 1.
+    `"whiten"` also makes them uncorrelated, and `"none"` leaves them as they are.
     """
 
     layer: int = -1

@@ -19,8 +19,8 @@ TASK_CONFIG_FILE = "task_config.json"
 @dataclass(frozen=True)
 class TaskConfig:
     """
-    The tasks that a model was fine-tuned on, with the maximum lengths used in training, and how its inputs are
-    prepared (see [`TaskPreprocessor`], [`load_task`]) and predicted (see [`TaskTrainingArguments`]).
+    The tasks that a model was fine-tuned on, with the maximum lengths used in training. Further fields say how inputs
+    were prepared, see [`TaskPreprocessor`] and [`load_task`], and predicted, see [`TaskTrainingArguments`].
 
     The file has the fields of this class. Its `tasks` map full names to all fields of a [`TaskSpec`]. For readers
     without this package, it also has the `prompts` of the tasks, with the text columns in braces.
