@@ -21,7 +21,7 @@ from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, parse_denoisers
 from .metadata import METADATA_IDS, prepend_metadata
 from .noise import ExampleRandom, Ragged, example_keys, run_positions, run_starts
 from .noise_lengths import noise_counts
-from .packing import examples_per_row, lengths_per_example
+from .preprocessing import examples_per_row, lengths_per_example
 from .tokenization import eosen_token_id, mode_token_id, sentence_token_ids, sentinel_token_ids
 
 _RANGES = (

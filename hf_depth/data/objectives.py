@@ -45,10 +45,11 @@ from .noise_lengths import (
     prefix_bounds,
     t5_bounds,
 )
-from .packing import PackedPreprocessor
 from .pmi import UnitFinder, read_pmi_vocabulary
 from .preprocessing import (
     DepthPreprocessor,
+    PackedPreprocessor,
+    Preprocessor,
     SpanCorruptionPreprocessor,
     dataset_statistics,
     in_memory,
@@ -60,7 +61,6 @@ from .tokenization import add_sentinels, sentence_token_ids, sentinel_token_ids
 
 logger = logging.getLogger(__name__)
 
-Preprocessor = SpanCorruptionPreprocessor | DepthPreprocessor | PackedPreprocessor
 Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
 
 # A stream to train on, and the share of words in collocations, are judged by so many of the first examples.

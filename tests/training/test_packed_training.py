@@ -8,7 +8,7 @@ from datasets import Dataset
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments, PrefixLMObjective, SpanCorruptionObjective
-from hf_depth.data.packing import unpack_rows
+from hf_depth.data.preprocessing import unpack_rows
 from tiny_training import TrainingTestCase, parameters, tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
