@@ -11,6 +11,7 @@ apart by `encoder_segment_ids` and `decoder_segment_ids`.
 import contextlib
 import logging
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from itertools import chain
@@ -74,20 +75,31 @@ class Preprocessor:
         metadata = self.metadata.features if self.metadata else {}
         return Features({name: List(Value("int32")) for name in lists} | numbers | metadata)
 
-    def _with_units_and_metadata(
-        self, columns: dict[str, list], parts: Iterable[Sequence[int]], batch: dict[str, list], num_windows: list[int]
-    ) -> dict[str, list]:
-        """The columns of all windows; `parts` are the lengths of what no unit leaves, by window."""
-        windows = columns["input_ids"]
+    def __call__(self, batch: dict[str, list]) -> dict[str, list]:
+        """The columns of the examples that a batch of documents gives."""
+        columns = {name: [] for name in (*self.list_columns, "num_cut_tokens", "num_documents")}
+        num_windows = []
+        for windows in self._windows_of(text_parts(column_texts(batch, self.text_column))):
+            num_windows.append(len(windows))
+            for window in windows:
+                for values, value in zip(columns.values(), window, strict=True):
+                    values.append(value)
         if self.units is not None:
-            columns["unit_lengths"] = []
-        if self.units is not None and windows:
-            parts = [np.asarray(part, np.int64) for part in parts]
-            lengths, counts = self.units(np.concatenate(windows), np.concatenate(parts))
-            owners = np.repeat(np.arange(len(windows)), list(map(len, parts)))  # (num_parts,)
-            ends = np.cumsum(np.bincount(owners, counts, minlength=len(windows)).astype(np.int64))  # (num_windows,)
-            columns["unit_lengths"] = np.split(lengths.astype(np.int32), ends[:-1])  # (num_units,) each
+            columns["unit_lengths"] = self._unit_lengths(columns) if columns["input_ids"] else []
         return columns | (self.metadata(batch, num_windows) if self.metadata else {})
+
+    def _unit_lengths(self, columns: Mapping[str, list[np.ndarray]]) -> list[np.ndarray]:
+        """The lengths of the units of each window, none of which leaves a sentence."""
+        windows = columns["input_ids"]
+        parts = columns.get("sentence_lengths", [[len(window)] for window in windows])
+        lengths, counts = self.units(np.concatenate(windows), np.concatenate(parts).astype(np.int64))
+        owners = np.repeat(np.arange(len(windows)), list(map(len, parts)))  # (num_parts,)
+        ends = np.cumsum(np.bincount(owners, counts, minlength=len(windows)).astype(np.int64))  # (num_windows,)
+        return np.split(lengths.astype(np.int32), ends[:-1])  # (num_units,) each
+
+    def _windows_of(self, texts: Iterable[Sequence[str]]) -> Iterator[list[tuple]]:
+        """The windows of each document, of texts in several parts. A window has the values of the columns."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -122,23 +134,16 @@ class SpanCorruptionPreprocessor(Preprocessor):
         if self.pack_examples:
             self.separator = tokenizer.eos_token_id
 
-    def __call__(self, batch: dict[str, list]) -> dict[str, list]:
-        parts = map(self.encoder, text_parts(column_texts(batch, self.text_column)))
-        documents = [np.array(document, dtype=np.int32) for part in parts for document in part]
+    def _windows_of(self, texts: Iterable[Sequence[str]]) -> Iterator[list[tuple]]:
+        documents = (np.array(ids, dtype=np.int32) for part in texts for ids in self.encoder(part))
         if self.pack_examples:
-            windows, num_documents = self._joined(documents)
-            num_windows = [len(windows)]
+            yield [(window, 0, number) for window, number in zip(*self._joined(list(documents)), strict=True)]
         else:
-            parts = list(map(self._windows, documents))
-            windows, num_windows = list(chain.from_iterable(parts)), list(map(len, parts))
-            num_documents = [int(place == 0) for part in parts for place in range(len(part))]
-        columns = {"input_ids": windows, "num_cut_tokens": [0] * len(windows), "num_documents": num_documents}
-        return self._with_units_and_metadata(columns, ([len(window)] for window in windows), batch, num_windows)
+            for tokens in documents:
+                yield [(window, 0, int(place == 0)) for place, window in enumerate(self._windows(tokens))]
 
     def _joined(self, documents: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
-        """
-        The windows of all documents together, without `</s>` at their ends, and how many documents begin in each.
-        """
+        """All windows of documents, without `</s>` at their ends, and how many documents begin in each."""
         parts = [np.append(document, np.int32(self.separator)) for document in documents if len(document)]
         tokens = np.concatenate([*parts, np.array([], dtype=np.int32)])  # (joined_length,)
         is_text = tokens != self.separator
@@ -213,20 +218,16 @@ class DepthPreprocessor(Preprocessor):
         """The versions of all that decides which examples a document gives, the sentence splitter among them."""
         return super().versions | {"sentences": self.splitter.version}
 
-    def __call__(self, batch: dict[str, list]) -> dict[str, list]:
-        columns = {"input_ids": [], "sentence_lengths": [], "num_cut_tokens": [], "num_documents": []}
-        num_windows = []
-        parts = text_parts(column_texts(batch, self.text_column))
-        documents = (encode_sentences(part, self.encoder, self.splitter) for part in parts)
+    def _windows_of(self, texts: Iterable[Sequence[str]]) -> Iterator[list[tuple]]:
+        documents = (encode_sentences(part, self.encoder, self.splitter) for part in texts)
         for sentences in chain.from_iterable(documents):  # their ids are arrays as soon as they are cut
             windows = [window for window in self._windows(sentences) if len(window[0]) >= self.min_sentences]
-            num_windows.append(len(windows))
+            examples = []
             for number, (window, num_cut_tokens) in enumerate(windows):
-                columns["input_ids"].append(np.fromiter(chain.from_iterable(window), dtype=np.int32))
-                columns["sentence_lengths"].append(np.fromiter(map(len, window), dtype=np.int32, count=len(window)))
-                columns["num_cut_tokens"].append(num_cut_tokens)
-                columns["num_documents"].append(int(number == 0))
-        return self._with_units_and_metadata(columns, columns["sentence_lengths"], batch, num_windows)
+                ids = np.fromiter(chain.from_iterable(window), dtype=np.int32)
+                lengths = np.fromiter(map(len, window), dtype=np.int32, count=len(window))
+                examples.append((ids, lengths, num_cut_tokens, int(number == 0)))
+            yield examples
 
     def _windows(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
         """The sentences of each window, and how many tokens in it belong to cut sentences."""
@@ -251,35 +252,25 @@ class DepthPreprocessor(Preprocessor):
         """
         if not sentences:
             return
-        number = self._number_that_fits_on_average(sentences)
-        for group in _equal_parts(sentences, -(-len(sentences) // number)):
-            yield from self._halves(group)
+        size, num_tokens = len(sentences), sum(map(len, sentences))
+        if not self._fits(size, num_tokens):
+            size = min(2, len(self.capacities))  # one sentence has no order to learn
+            # As many as would fit if all were of their mean length.
+            while size < len(self.capacities) and self._fits(size + 1, (size + 1) * num_tokens / len(sentences)):
+                size += 1
+        yield from self._equal_parts(sentences, -(-len(sentences) // size))
 
-    def _number_that_fits_on_average(self, sentences: list[list[int]]) -> int:
-        """How many of these sentences would fit into a window if all were of their mean length, at least two."""
-        num_tokens = sum(map(len, sentences))
-        if self._fits(len(sentences), num_tokens):
-            return len(sentences)
-        number = min(2, len(self.capacities))  # one sentence has no order to learn
-        while number < len(self.capacities) and self._fits(number + 1, (number + 1) * num_tokens / len(sentences)):
-            number += 1
-        return number
-
-    def _halves(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
-        if len(sentences) == 1 or self._fits(len(sentences), sum(map(len, sentences))):
-            yield sentences, 0
-        else:
-            for half in _equal_parts(sentences, 2):
-                yield from self._halves(half)
+    def _equal_parts(self, sentences: list[list[int]], number: int) -> Iterator[tuple[list[list[int]], int]]:
+        """Parts whose sizes differ by one at most. What does not fit is halved."""
+        for part in range(number):
+            group = sentences[part * len(sentences) // number : (part + 1) * len(sentences) // number]
+            if len(group) == 1 or self._fits(len(group), sum(map(len, group))):
+                yield group, 0
+            else:
+                yield from self._equal_parts(group, 2)
 
     def _fits(self, num_sentences: int, num_tokens: float) -> bool:
         return num_sentences <= len(self.capacities) and num_tokens <= self.capacities[num_sentences - 1]
-
-
-def _equal_parts(sentences: list[list[int]], number: int) -> Iterator[list[list[int]]]:
-    """Cut a list into as many parts, whose sizes differ by one at most."""
-    for part in range(number):
-        yield sentences[part * len(sentences) // number : (part + 1) * len(sentences) // number]
 
 
 @dataclass
@@ -491,7 +482,7 @@ def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dic
     """
     columns, rows = dataset.column_names, dataset.with_format("arrow")
     is_packed = f"input_ids{PER_EXAMPLE}" in columns
-    statistics: dict[str, int] = {}
+    statistics: Counter[str] = Counter()
 
     def lengths(batch: Mapping[str, Any], column: str) -> Any:
         """One for each example."""
@@ -511,8 +502,8 @@ def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dic
             metadata = lengths(batch, METADATA_IDS)
             counts |= {"metadata_examples": _sum(pc.greater(metadata, 0)), "metadata_tokens": _sum(metadata)}
             counts["metadata_tokens_cut"] = _sum(batch[NUM_CUT])
-        statistics = {name: statistics.get(name, 0) + number for name, number in counts.items()}
-    return statistics
+        statistics.update(counts)
+    return dict(statistics)
 
 
 def _sum(values: Any) -> int:
