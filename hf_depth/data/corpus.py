@@ -7,7 +7,8 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -328,17 +329,19 @@ def hold_out(
     {'train': 7, 'test': 2, 'validation': 1}
     """
     splits, lower, upper = {}, -1.0, 0.0
+
+    def between(lower: float, upper: float) -> Documents:
+        return documents.filter(partial(_is_between, split_seed, lower, upper), input_columns=text_column)
+
     for name, percentage in percentages.items():
         upper += percentage / 100
-        is_chosen = _HashBetween(split_seed, lower, upper)
-        splits[name] = documents.filter(is_chosen, input_columns=text_column)
+        splits[name] = between(lower, upper)
         if _is_empty(splits[name]):  # of few documents, the one with the next hash
-            hashes = (is_chosen.hash(document[text_column]) for document in documents)
-            is_chosen = replace(is_chosen, upper=min((value for value in hashes if value > lower), default=1.0))
-            splits[name] = documents.filter(is_chosen, input_columns=text_column)
-        lower = is_chosen.upper
-        upper = max(lower, upper)
-    train = documents.filter(_HashBetween(split_seed, lower, math.inf), input_columns=text_column)
+            hashes = (_hash(split_seed, document[text_column]) for document in documents)
+            upper = min((value for value in hashes if value > lower), default=1.0)
+            splits[name] = between(lower, upper)
+        lower = upper
+    train = between(lower, math.inf)
     if lower >= 1 or _is_empty(train):
         raise UserError(
             f"There are too few documents to set one apart for {' and for '.join(percentages)}. Add documents, name a "
@@ -352,21 +355,12 @@ def _is_empty(documents: Documents) -> bool:
     return next(iter(documents), None) is None
 
 
-@dataclass(frozen=True)
-class _HashBetween:
-    """Whether the hash of a text lies above the lower number, and not above the upper one."""
+def _is_between(split_seed: int, lower: float, upper: float, text: str | None) -> bool:
+    return lower < _hash(split_seed, text) <= upper
 
-    split_seed: int
-    lower: float
-    upper: float
 
-    def hash(self, text: str | None) -> float:
-        """A number in [0, 1), whatever white space stands between the words; 1 for a blank text."""
-        words = str(text or "").split()
-        if not words:
-            return 1.0
-        digest = hashlib.blake2b(" ".join((str(self.split_seed), *words)).encode(), digest_size=8).digest()
-        return int.from_bytes(digest) / 2**64
-
-    def __call__(self, text: str | None) -> bool:
-        return self.lower < self.hash(text) <= self.upper
+def _hash(split_seed: int, text: str | None) -> float:
+    """A number in [0, 1), whatever white space stands between the words; 1 for a blank text."""
+    words = str(text or "").split()
+    digest = hashlib.blake2b(" ".join((str(split_seed), *words)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64 if words else 1.0

@@ -186,7 +186,7 @@ def _depth_spans(sentence_lengths, num_sentences, units, noise_settings, special
     in its true order, it would show which sentence is the last and which are neighbours.
     """
     lengths = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
-    num_noise, num_spans, _ = depth_noise_counts(lengths, num_sentences, *noise_settings)
+    num_noise, num_spans = depth_noise_counts(lengths, num_sentences, *noise_settings)
     max_unit_length = 1 if units is None else MAX_UNIT_LENGTH
     _check_enough_sentinels(depth_bounds(lengths, num_sentences, *noise_settings, max_unit_length)[2], special_ids)
     if units is None:

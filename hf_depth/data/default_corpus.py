@@ -18,7 +18,6 @@ from itertools import takewhile
 from pathlib import Path, PurePath
 
 from datasets import Dataset, IterableDataset
-from datasets.exceptions import DatasetGenerationError
 
 from .sentences import get_sentence_splitter
 
@@ -73,10 +72,7 @@ def load_python_text(
     versions = (PYTHON_TEXT_VERSION, sys.version, get_sentence_splitter().version)
     packages = find_packages() if installed_packages else {}
     arguments = {"folder": standard_library(), "packages": packages, "versions": versions}
-    try:
-        documents = Dataset.from_generator(_read_documents, gen_kwargs=arguments, cache_dir=cache_dir)
-    except DatasetGenerationError as error:
-        raise (error.__cause__ or error) from None
+    documents = Dataset.from_generator(_read_documents, gen_kwargs=arguments, cache_dir=cache_dir)
     return documents.to_iterable_dataset() if streaming else documents
 
 

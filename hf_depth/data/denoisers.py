@@ -87,22 +87,20 @@ def parse_denoisers(values: Iterable[Denoiser | Mapping[str, Any] | str]) -> tup
     The denoisers of a mixture. Each is given as a [`Denoiser`], a mapping of its arguments, or such a mapping as YAML
     or JSON text. `ValueError` if one of them is none, or if no weight is above 0.
     """
-    values = [values] if isinstance(values, str | Mapping | Denoiser) else list(values)
-    denoisers = tuple(map(_parse, values))
+    values = [values] if isinstance(values, str | Mapping | Denoiser) else values
+    denoisers = []
+    for value in values:
+        try:
+            parsed = load_yaml(value, "`denoisers`") if isinstance(value, str) else value
+            denoisers.append(parsed if isinstance(parsed, Denoiser) else Denoiser(**parsed))
+        except TypeError:  # no mapping, an unknown name, no density
+            raise UserError(
+                "A denoiser of `denoisers` is a mapping such as {density: 0.15, mean_length: 3, mode: '[R]', "
+                f"weight: 1}}, got {value!r:.80}."
+            ) from None
     if not any(denoiser.weight > 0 for denoiser in denoisers):
-        raise UserError(f"`denoisers` must hold a denoiser with a `weight` above 0, got {values!r:.80}.")
-    return denoisers
-
-
-def _parse(value: Denoiser | Mapping[str, Any] | str) -> Denoiser:
-    try:
-        parsed = load_yaml(value, "`denoisers`") if isinstance(value, str) else value
-        return parsed if isinstance(parsed, Denoiser) else Denoiser(**parsed)
-    except TypeError:  # no mapping, an unknown name, no density
-        raise UserError(
-            "A denoiser of `denoisers` is a mapping such as {density: 0.15, mean_length: 3, mode: '[R]', weight: 1}, "
-            f"got {value!r:.80}."
-        ) from None
+        raise UserError(f"`denoisers` must hold a denoiser with a `weight` above 0, got {denoisers!r:.80}.")
+    return tuple(denoisers)
 
 
 def denoiser_counts(

@@ -62,9 +62,9 @@ def noise_counts(
 
 def depth_noise_counts(
     num_tokens: Count, num_sentences: Count, noise_density: float, mean_noise_span_length: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """
-    How many tokens of a DEPTH example are masked, in how many spans before cutting, and the most cuts.
+    How many tokens of a DEPTH example are masked, and in how many spans before cutting.
 
     A span that runs into the next sentence is cut in two there. `num_noise - num_spans` of the `num_tokens - 1` places
     between two tokens are inside a span, so that a random mask leads to about `(num_sentences - 1) * (num_noise -
@@ -74,8 +74,7 @@ def depth_noise_counts(
     num_noise, _ = noise_counts(num_tokens, noise_density, mean_noise_span_length)
     # Solves spans + cuts(spans) = num_noise / mean_noise_span_length.
     spans = num_noise * ((num_tokens - 1) / mean_noise_span_length - (num_sentences - 1))
-    num_spans = _whole_spans(spans / np.maximum(num_tokens - num_sentences, 1), num_tokens, num_noise)
-    return num_noise, num_spans, np.minimum(num_sentences - 1, np.maximum(num_noise - num_spans, 0))
+    return num_noise, _whole_spans(spans / np.maximum(num_tokens - num_sentences, 1), num_tokens, num_noise)
 
 
 def t5_bounds(
@@ -142,7 +141,7 @@ def depth_bounds(
     target is the same without the first `<eosen>`, and with the masked tokens in place of the kept ones.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
-    num_noise, num_spans, _ = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
+    num_noise, num_spans = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
     # Each sentence but the last can end within a span.
     source, target, spans = _bounds(num_tokens, num_noise, num_spans + num_sentences - 1, max_unit_length)
     return 1 + 2 * num_sentences + source, 2 * num_sentences + target, spans

@@ -12,7 +12,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import regex
@@ -109,11 +108,10 @@ class UnitFinder:
             )
         self.has_space = np.array([piece.startswith(SPACE) for piece in pieces])  # (vocab_size,), as those below
         self.is_space = np.array([piece == SPACE for piece in pieces])
-        described = [_describe(piece.removeprefix(SPACE).casefold()) for piece in pieces]
-        self.starts, self.ends = np.array([(one.start, one.end) for one in described], np.int8).T
-        self.opens, self.closes = np.array([(one.opens, one.closes) for one in described]).T
-        self.num_words, self.num_characters = np.array([(one.num_words, one.num_characters) for one in described]).T
-        self.hashes = np.array([one.hash for one in described], np.uint64)
+        described = zip(*(_describe(piece.removeprefix(SPACE).casefold()) for piece in pieces), strict=True)
+        kinds = (np.int8, np.int8, bool, bool, np.int64, np.int64, np.uint64)
+        columns = (np.array(values, kind) for values, kind in zip(described, kinds, strict=True))
+        self.starts, self.ends, self.opens, self.closes, self.num_words, self.num_characters, self.hashes = columns
         hashes: dict[int, set[int]] = {}
         for ngram in ngrams:
             words = split_words(ngram)
@@ -211,26 +209,19 @@ class UnitFinder:
         return hashes
 
 
-class _Piece(NamedTuple):
-    start: int
-    end: int
-    opens: bool  # whether punctuation stands before its letters, and behind them
-    closes: bool
-    num_words: int
-    num_characters: int
-    hash: int
-
-
-def _describe(text: str) -> _Piece:
-    """What a piece of the vocabulary, in lower case and without its space, is to a word."""
+def _describe(text: str) -> tuple[int, int, bool, bool, int, int, int]:
+    """
+    What a piece of the vocabulary, in lower case and without its space, is to a word: what it begins and ends with,
+    whether punctuation stands before its letters and behind them, its numbers of words and characters, and its hash.
+    """
     if not regex.search(r"\w", text):
         kind = _APOSTROPHE if text in _APOSTROPHES else _PUNCTUATION
-        return _Piece(kind, kind, False, False, 1, len(text), _text_hash(text))
+        return kind, kind, False, False, 1, len(text), _text_hash(text)
     before, word, behind = ("", text, "") if _PART_OF_WORD.fullmatch(text) else _PIECE.fullmatch(text).groups()
     is_unspaced = bool(_UNSPACED.search(word))
     words = split_words(word) if is_unspaced else [word]
     start, end = (_BORDER if mark or is_unspaced else _LETTERS for mark in (before, behind))
-    return _Piece(start, end, bool(before), bool(behind), len(words), len(word), _ngram_hash(words))
+    return start, end, bool(before), bool(behind), len(words), len(word), _ngram_hash(words)
 
 
 def _text_hash(text: str) -> int:

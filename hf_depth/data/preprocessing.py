@@ -131,19 +131,15 @@ class SpanCorruptionPreprocessor(Preprocessor):
         if self.raw_length < 3:
             raise UserError(f"`raw_length` must be at least 3, got {self.raw_length}: raise the maximum lengths.")
         self.encoder = TextEncoder(tokenizer)
-        if self.pack_examples:
-            self.separator = tokenizer.eos_token_id
+        self.separator = tokenizer.eos_token_id if self.pack_examples else -1
 
     def _windows_of(self, texts: Iterable[Sequence[str]]) -> Iterator[list[tuple]]:
         documents = (np.array(ids, dtype=np.int32) for part in texts for ids in self.encoder(part))
-        if self.pack_examples:
-            yield [(window, 0, number) for window, number in zip(*self._joined(list(documents)), strict=True)]
-        else:
-            for tokens in documents:
-                yield [(window, 0, int(place == 0)) for place, window in enumerate(self._windows(tokens))]
+        for joined in [list(documents)] if self.pack_examples else ([document] for document in documents):
+            yield [(window, 0, number) for window, number in self._windows(joined)]
 
-    def _joined(self, documents: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
-        """All windows of documents, without `</s>` at their ends, and how many documents begin in each."""
+    def _windows(self, documents: list[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+        """The windows of joined documents, without `</s>` at their ends, and how many documents begin in each."""
         parts = [np.append(document, np.int32(self.separator)) for document in documents if len(document)]
         tokens = np.concatenate([*parts, np.array([], dtype=np.int32)])  # (joined_length,)
         is_text = tokens != self.separator
@@ -158,21 +154,10 @@ class SpanCorruptionPreprocessor(Preprocessor):
             if is_text[start : end - 1].sum() > 1:
                 before = int(np.flatnonzero(is_text[: end - 1])[-1]) + 1
                 places[-2:] = [(start, before), (end - 1, last)]
-        places = [(start, end) for start, end in places if end - start > 1]
-        if not places:
-            return [], []
-        lengths = np.array(list(map(len, parts)))  # (num_documents,)
-        begun = np.searchsorted(run_starts(lengths), np.array(places))  # (num_windows, 2)
-        return [tokens[start:end] for start, end in places], (begun[:, 1] - begun[:, 0]).tolist()
-
-    def _windows(self, tokens: np.ndarray) -> list[np.ndarray]:
-        # `tokens` has the shape (document_length,).
-        if len(tokens) < 2:
-            return []
-        cuts = np.arange(self.raw_length, len(tokens), self.raw_length)
-        if len(tokens) % self.raw_length == 1:
-            cuts[-1] -= 1  # a window of one token could not be corrupted
-        return np.split(tokens, cuts)
+        begins = run_starts(np.array(list(map(len, parts)), np.int64))  # (num_documents,)
+        for start, end in places:
+            if end - start > 1:
+                yield tokens[start:end], int(np.subtract(*np.searchsorted(begins, (end, start))))
 
 
 @dataclass

@@ -103,12 +103,10 @@ class SentenceSplitter:
     version: str = field(init=False)
 
     def __post_init__(self):
-        if self.language == LINES:
-            object.__setattr__(self, "version", LINES)
-            return
         library = "nupunkt" if self.language == "en" else "sentencex"
         parts = ", in parts" if self.language in WITHOUT_SPACES else ""
-        object.__setattr__(self, "version", f"{library} {_version(library)}, line rules {LINE_RULES_VERSION}{parts}")
+        rules = f"{library} {_version(library)}, line rules {LINE_RULES_VERSION}{parts}"
+        object.__setattr__(self, "version", LINES if self.language == LINES else rules)
 
     def __call__(self, text: str) -> list[str]:
         """The sentences of a document."""

@@ -109,7 +109,12 @@ class ExampleStream(TrainingStream):
 
     def consumer_examples(self, consumer: Sequence[int], num_consumers: int) -> Iterator[dict[str, Any]]:
         (consumer,) = consumer
-        blocks = groupby(self._blocks(consumer, num_consumers), key=itemgetter(0))
+        placed = (
+            ((epoch, place // self.buffer_size), example)
+            for epoch in count()
+            for place, example in enumerate(self._in_order(consumer, num_consumers, epoch))
+        )
+        blocks = groupby(placed, key=itemgetter(0))  # by their pass and the block of those that are shuffled together
         block, members = next(blocks)
         examples = [example for _, example in members]
         while True:
@@ -121,12 +126,6 @@ class ExampleStream(TrainingStream):
                 following_examples.extend(example for _, example in islice(members, 1))
             following_examples.extend(example for _, example in members)
             block, examples = following, following_examples
-
-    def _blocks(self, consumer: int, num_consumers: int) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-        """Yield endless examples with their pass and their block in it: those that are shuffled together."""
-        for epoch in count():
-            for place, example in enumerate(self._in_order(consumer, num_consumers, epoch)):
-                yield (epoch, place // self.buffer_size), example
 
     def _in_order(self, consumer: int, num_consumers: int, epoch: int) -> Iterator[dict[str, Any]]:
         """Yield the examples of the consumer in a pass, in the order of the documents."""

@@ -38,7 +38,6 @@ UNUSED_PATTERNS = (("<unused{}>", 0), ("<unk_{}>", 2), ("[unused{}]", 0))
 NUM_SENTINELS = 100  # that are added or taken, as many as T5 has
 MIN_UNUSED = 50  # Fewer unused tokens are too few for an input of 512 tokens: then sentinels are added.
 _SENTINEL = re.compile(r"▁?<extra_id_\d+>|<unused\d+>|<unk_\d+>|\[unused\d+\]")
-_NO_IDS = np.array([], np.int64)
 _NEVER_CHOSEN = -1e6  # the score of a piece: far below that of any way to write a word in others
 
 # How many characters of words an encoder keeps with their ids: some 200,000 words, in less than 100 MB.
@@ -189,13 +188,12 @@ def add_sentinels(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
     `<unused0>` of Gemma and `<unk_2>` of Pegasus, which need no new rows. If there are none, as for BART, they are 100
     new special tokens `<extra_id_0>`, `<extra_id_1>`, …. A message says once which.
     """
-    if any(len(_numbered_token_ids(tokenizer, pattern)) for pattern in SENTINEL_PATTERNS):
-        return tokenizer
     name = tokenizer.name_or_path or type(tokenizer).__name__
     ids = sentinel_token_ids(tokenizer, allow_none=True)
     if len(ids):
         first, last = tokenizer.convert_ids_to_tokens([int(ids[0]), int(ids[-1])])
-        logger.warning_once(f"The tokenizer {name} has no `<extra_id_0>`: its {first} … {last} are the sentinels.")
+        if first not in (pattern.format(0) for pattern in SENTINEL_PATTERNS):
+            logger.warning_once(f"The tokenizer {name} has no `<extra_id_0>`: its {first} … {last} are the sentinels.")
         return tokenizer
     tokens = [SENTINEL_PATTERNS[0].format(index) for index in range(NUM_SENTINELS)]
     tokenizer.add_special_tokens({"extra_special_tokens": tokens}, replace_extra_special_tokens=False)
@@ -286,10 +284,9 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = Fa
     there are none, the ids of the first 100 of `UNUSED_PATTERNS`. They are int64, `(num_sentinels,)`. `ValueError` if
     there is none, unless `allow_none`.
     """
-    ids = next(filter(len, (_numbered_token_ids(tokenizer, pattern) for pattern in SENTINEL_PATTERNS)), _NO_IDS)
-    if not len(ids):
-        unused = (_numbered_token_ids(tokenizer, *pattern)[:NUM_SENTINELS] for pattern in UNUSED_PATTERNS)
-        ids = next((found for found in unused if len(found) >= MIN_UNUSED), _NO_IDS)
+    found = [_numbered_token_ids(tokenizer, pattern) for pattern in SENTINEL_PATTERNS]
+    unused = (_numbered_token_ids(tokenizer, *pattern)[:NUM_SENTINELS] for pattern in UNUSED_PATTERNS)
+    ids = next(filter(len, chain(found, (ids for ids in unused if len(ids) >= MIN_UNUSED))), np.array([], np.int64))
     if not len(ids) and not allow_none:
         raise UserError(
             f"The tokenizer {tokenizer.name_or_path!r} has no sentinel token `<extra_id_0>`. Use a T5 tokenizer, or "

@@ -317,9 +317,9 @@ class SentinelsTest(parameterized.TestCase):
 
     def test_a_depth_example_is_accepted_in_every_epoch_or_in_none(self):
         document = [list(range(10, 310)), list(range(310, 610))]
-        num_noise, num_spans, most_cuts = depth_noise_counts(600, 2, 0.3, 3.0)
-        enough = SPECIAL._replace(sentinels=SENTINELS[: num_spans + most_cuts])
-        too_few = SPECIAL._replace(sentinels=SENTINELS[: num_spans + most_cuts - 1])
+        most_spans = depth_noise_counts(600, 2, 0.3, 3.0)[1] + 1
+        enough = SPECIAL._replace(sentinels=SENTINELS[:most_spans])
+        too_few = SPECIAL._replace(sentinels=SENTINELS[: most_spans - 1])
         for epoch in range(5):
             depth([document], epoch=epoch, special_ids=enough)
             with self.assertRaisesRegex(ValueError, "sentinels"):

@@ -117,8 +117,8 @@ class SpanCorruptionPreprocessorTest(parameterized.TestCase):
         preprocessor = SpanCorruptionPreprocessor(TOKENIZER, raw_length, pack_examples=True)
         eos, tokens = TOKENIZER.eos_token_id, iter(range(3, 300))
         documents = [np.array([next(tokens) for _ in range(length)], dtype=np.int32) for length in lengths]
-        joined, num_documents = preprocessor._joined(documents)
-        windows = [window.tolist() for window in joined]
+        found = list(preprocessor._windows(documents))
+        windows, num_documents = [window.tolist() for window, _ in found], [number for _, number in found]
         begins = {document[0].item() for document in documents if len(document)}
         self.assertEqual(num_documents, [len(begins.intersection(window)) for window in windows])
         text = [token for window in windows for token in window if token != eos]
