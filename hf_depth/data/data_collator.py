@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError, listed
 from ..ranges import LENGTH, LENGTHS, NOISE, Range, check_ranges
+from .columns import METADATA_IDS, prepend_metadata
 from .corruption import SpecialIds, corrupt_depth, mask_spans, split_depth_prefix, split_prefix
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, parse_denoisers
-from .metadata import METADATA_IDS, prepend_metadata
 from .noise import ExampleRandom, Ragged, example_keys, run_positions, run_starts
 from .noise_lengths import noise_counts
 from .preprocessing import examples_per_row, lengths_per_example

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, IterableDataset, concatenate_datasets
 
 from ..credentials import without_credentials
 from ..errors import UserError, suggestion
 from ..ranges import Range, check_ranges
 from ..yaml_files import load_yaml
+from .noise import run_starts
 from .reading import FILE_ARGUMENTS, Files, file_names
 from .streams import ExampleStream, TrainingStream
 
@@ -370,8 +371,10 @@ class MixtureDataset(torch.utils.data.Dataset):
                     "times. Lower its `weight`, or add text to it."
                 )
         random = np.random.default_rng([seed % 2**64, len(examples)])
+        self._all, self._starts = concatenate_datasets(list(examples.values())), run_starts(self._sizes)
         # Shuffled, as `first_exhausted` would otherwise leave out the ends of files.
-        self._orders = [random.permutation(size) for size in self._sizes]
+        orders = [start + random.permutation(size) for start, size in zip(self._starts, self._sizes, strict=True)]
+        self._rows = np.concatenate(orders)  # (len(self._all),)
         # In shared memory, so that `set_epoch` reaches running workers of a data loader.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
@@ -398,13 +401,10 @@ class MixtureDataset(torch.utils.data.Dataset):
         sources = self._sources[indices]
         number = self._epoch.item() * self._num_drawn[sources] + self._places[indices]  # counted over all epochs
         epochs, places = np.divmod(number, self._sizes[sources])
-        found: dict[int, Iterator[dict[str, Any]]] = {}
-        for source in np.unique(sources).tolist():
-            rows = self._orders[source][places[sources == source]].tolist()
-            found[source] = iter(self.examples[self.source_names[source]].__getitems__(rows))
+        examples = self._all.__getitems__(self._rows[self._starts[sources] + places].tolist())
         return [
-            {**next(found[source]), "source": source, "stream_epoch": epoch}
-            for source, epoch in zip(sources.tolist(), epochs.tolist(), strict=True)
+            {**example, "source": source, "stream_epoch": epoch}
+            for example, source, epoch in zip(examples, sources.tolist(), epochs.tolist(), strict=True)
         ]
 
 

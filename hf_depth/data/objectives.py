@@ -23,9 +23,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError, listed
 from ..ranges import Range, check_ranges
+from .columns import MetadataEncoder
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_bounds, parse_denoisers
-from .metadata import MetadataEncoder
 from .mixture import (
     DocumentMixture,
     Documents,

@@ -23,8 +23,7 @@ from datasets import Dataset, Features, IterableDataset, List, Value, concatenat
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
-from .columns import column_texts, column_values, readable_documents
-from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder
+from .columns import METADATA_IDS, NUM_CUT, MetadataEncoder, column_texts, column_values, readable_documents
 from .noise import run_starts
 from .noise_lengths import Bounds
 from .pmi import UnitFinder

@@ -18,7 +18,7 @@ from ..arguments.data_args import CorpusArguments, ObjectiveArguments
 from ..arguments.model_args import ModelArguments
 from ..arguments.task_args import TaskArguments
 from ..credentials import without_credentials
-from ..data.metadata import METADATA_IDS
+from ..data.columns import METADATA_IDS
 from ..data.preprocessing import unpack_rows
 from ..data.streams import TrainingStream
 from ..data.tokenization import load_tokenizer

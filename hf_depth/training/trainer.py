@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTraine
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metrics
 
-from ..data.metadata import has_metadata
+from ..data.columns import has_metadata
 from ..data.objectives import Objective
 from ..data.streams import TrainingStream
 from ..errors import UserError

@@ -12,8 +12,8 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from helpers import SENTENCES, CorpusTestCase, plain_examples, tiny_tokenizer
+from hf_depth.data.columns import MetadataEncoder, metadata_prefix
 from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
-from hf_depth.data.metadata import MetadataEncoder, metadata_prefix
 from hf_depth.data.objectives import (
     DepthObjective,
     MixtureOfDenoisersObjective,
@@ -104,7 +104,7 @@ class EncoderTest(parameterized.TestCase):
     def test_what_is_too_long_loses_its_end_but_not_its_end_mark_and_is_counted(self, max_length):
         text = " ".join(SENTENCES[:3])
         whole, nothing = self.encode(text, 1000)
-        with self.assertLogs("hf_depth.data.metadata", "WARNING") as logs:
+        with self.assertLogs("hf_depth.data.columns", "WARNING") as logs:
             ids, num_cut = self.encode(text, max_length)
             self.encode(text, max_length)
         self.assertLen(logs.output, 1)
