@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase, T5Config
 
-from hf_depth.data.noise_lengths import t5_bounds
+from hf_depth.data.noise import t5_bounds
 from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids, sentinel_token_ids
 
 Example = Mapping[str, Any]

@@ -51,7 +51,7 @@ from hf_depth import (  # noqa: E402
     load_tokenizer,
     train_tokenizer,
 )
-from hf_depth.data.noise_lengths import (  # noqa: E402
+from hf_depth.data.noise import (  # noqa: E402
     depth_bounds,
     largest_raw_length,
     t5_bounds,

@@ -16,8 +16,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .noise import Draw, ExampleRandom, Ragged, copy_runs, random_spans, run_positions, run_starts, unit_spans
-from .noise_lengths import MAX_UNIT_LENGTH, check_enough_sentinels, depth_bounds, depth_noise_counts
+from .noise import (
+    MAX_UNIT_LENGTH,
+    Draw,
+    ExampleRandom,
+    Ragged,
+    check_enough_sentinels,
+    copy_runs,
+    depth_bounds,
+    depth_noise_counts,
+    random_spans,
+    run_positions,
+    run_starts,
+    unit_spans,
+)
 
 
 class SpecialIds(NamedTuple):

@@ -19,8 +19,7 @@ from ..ranges import LENGTH, LENGTHS, NOISE, Range, check_ranges
 from .columns import METADATA_IDS, prepend_metadata
 from .corruption import SpecialIds, corrupt_depth, mask_spans, split_depth_prefix, split_prefix
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, parse_denoisers
-from .noise import ExampleRandom, Ragged, example_keys, run_positions, run_starts
-from .noise_lengths import noise_counts
+from .noise import ExampleRandom, Ragged, example_keys, noise_counts, run_positions, run_starts
 from .preprocessing import examples_per_row, lengths_per_example
 from .tokenization import eosen_token_id, mode_token_id, sentence_token_ids, sentinel_token_ids
 

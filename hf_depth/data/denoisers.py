@@ -13,8 +13,7 @@ import numpy as np
 from ..errors import UserError
 from ..ranges import NOISE, Range, check_ranges
 from ..yaml_files import load_yaml
-from .noise import Draw, ExampleRandom
-from .noise_lengths import Bounds, Count, noise_counts, t5_bounds
+from .noise import Bounds, Count, Draw, ExampleRandom, noise_counts, t5_bounds
 
 MAX_MEAN_LENGTH = 10_000  # of masked spans: a longer one is a single span, which has no mean length
 

@@ -34,7 +34,7 @@ from .mixture import (
     join_sources,
     naming_source,
 )
-from .noise_lengths import (
+from .noise import (
     MAX_UNIT_LENGTH,
     Bounds,
     check_enough_sentinels,
@@ -170,7 +170,7 @@ class Objective(ABC):
                 )
 
     def length_bounds(self) -> Callable[..., Bounds]:
-        """The function that gives the [`noise_lengths.Bounds`] of examples; `ValueError` if the objective has none."""
+        """The function that gives the [`noise.Bounds`] of examples; `ValueError` if the objective has none."""
         raise UserError(
             f"`packing` is not for the objective {self.name!r} of a {self.model_type} model, which has no "
             "`length_bounds`: leave it out."

@@ -19,8 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..disk import replace_text
 from ..errors import UserError
-from .noise import Ragged
-from .noise_lengths import MAX_UNIT_LENGTH
+from .noise import MAX_UNIT_LENGTH, Ragged
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
 from .columns import METADATA_IDS, NUM_CUT, MetadataEncoder, column_texts, column_values, readable_documents
-from .noise import run_starts
-from .noise_lengths import Bounds
+from .noise import Bounds, run_starts
 from .pmi import UnitFinder
 from .sentences import get_sentence_splitter
 from .tokenization import TextEncoder, encode_sentences, text_parts

@@ -15,14 +15,16 @@ from hf_depth.data.corruption import (
     split_depth_prefix,
     split_prefix,
 )
-from hf_depth.data.noise import ExampleRandom, example_keys, unit_spans
-from hf_depth.data.noise_lengths import (
+from hf_depth.data.noise import (
     MAX_UNIT_LENGTH,
+    ExampleRandom,
     depth_bounds,
     depth_noise_counts,
     depth_prefix_bounds,
+    example_keys,
     noise_counts,
     t5_bounds,
+    unit_spans,
 )
 from rebuild import rebuild_depth, rebuild_t5, sentence_order, sentences_by_token
 

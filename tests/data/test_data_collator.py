@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
-from hf_depth.data.noise_lengths import largest_raw_length, t5_bounds
+from hf_depth.data.noise import largest_raw_length, t5_bounds
 from hf_depth.data.tokenization import (
     TextEncoder,
     add_mode_tokens,

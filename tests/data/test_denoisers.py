@@ -13,8 +13,7 @@ from hf_depth.data.denoisers import (
     denoiser_counts,
     parse_denoisers,
 )
-from hf_depth.data.noise import ExampleRandom, example_keys
-from hf_depth.data.noise_lengths import largest_raw_length
+from hf_depth.data.noise import ExampleRandom, example_keys, largest_raw_length
 from rebuild import rebuild_t5
 
 EOS = 1

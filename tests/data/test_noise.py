@@ -3,8 +3,7 @@
 import numpy as np
 from absl.testing import parameterized
 
-from hf_depth.data.noise import Draw, ExampleRandom, example_keys, random_spans
-from hf_depth.data.noise_lengths import largest_raw_length, t5_bounds
+from hf_depth.data.noise import Draw, ExampleRandom, example_keys, largest_raw_length, random_spans, t5_bounds
 
 
 class LengthsTest(parameterized.TestCase):

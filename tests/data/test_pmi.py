@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
-from hf_depth.data.noise_lengths import MAX_UNIT_LENGTH
+from hf_depth.data.noise import MAX_UNIT_LENGTH
 from hf_depth.data.pmi import (
     UnitFinder,
     build_pmi_vocabulary,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from helpers import DOCUMENTS, SENTENCES, call_in_another_process, plain_examples, tiny_tokenizer
 from hf_depth import DepthObjective, PrefixLMObjective, SpanCorruptionObjective
 from hf_depth.data import tokenization
-from hf_depth.data.noise_lengths import depth_bounds, depth_capacities, prefix_bounds
+from hf_depth.data.noise import depth_bounds, depth_capacities, prefix_bounds
 from hf_depth.data.preprocessing import (
     PER_EXAMPLE,
     DepthPreprocessor,
