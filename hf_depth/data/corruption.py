@@ -160,7 +160,9 @@ def corrupt_depth(
 
     Source: DEPTH (arXiv 2405.07788).
     """
-    # From here on, sentences are in the order of the noise; `place` finds those of the document among them.
+    # T5's mask always ends with a masked token, and a span that is cut continues in the next sentence. Laid over the
+    # sentences in their true order, it would show which is the last and which are neighbours. So from here on, they
+    # are in a random order; `place` finds those of the document among them.
     noise_order = _random_order(num_sentences, len(special_ids.sentences), random, Draw.NOISE_ORDER)
     place = np.argsort(noise_order)  # (num_sentences.sum(),)
     token_ids = copy_runs(token_ids, run_starts(sentence_lengths)[noise_order], sentence_lengths[noise_order])
@@ -168,8 +170,14 @@ def corrupt_depth(
     if unit_lengths is not None:
         units = _ordered_units(unit_lengths, sentence_lengths, num_sentences, noise_order)
     sentence_lengths = sentence_lengths[noise_order]
-    noise = (noise_density, mean_noise_span_length)
-    kept, noise = _depth_spans(sentence_lengths, num_sentences, units, noise, special_ids, random)
+    lengths = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
+    settings = (lengths, num_sentences, noise_density, mean_noise_span_length)
+    num_noise, num_spans = depth_noise_counts(*settings)
+    _check_enough_sentinels(depth_bounds(*settings, 1 if units is None else MAX_UNIT_LENGTH)[2], special_ids)
+    if units is None:
+        kept, noise = random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
+    else:
+        kept, noise, _ = unit_spans(*units, num_noise, num_spans, random)  # (num_pieces,) each
     # Two counts for each piece, (num_pieces,), and the index of each sentence's first piece, (num_sentences.sum(),).
     kept, noise, first_pieces = _cut_spans(kept, noise, sentence_lengths)
 
@@ -191,21 +199,6 @@ def corrupt_depth(
     )
 
 
-def _depth_spans(sentence_lengths, num_sentences, units, noise_settings, special_ids, random):
-    """
-    The lengths of kept and masked spans of all examples, in turn. They are laid over the sentences in a random order:
-    T5's mask always ends with a masked token, and a span that is cut continues in the next sentence. Over the document
-    in its true order, it would show which sentence is the last and which are neighbours.
-    """
-    lengths = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
-    num_noise, num_spans = depth_noise_counts(lengths, num_sentences, *noise_settings)
-    max_unit_length = 1 if units is None else MAX_UNIT_LENGTH
-    _check_enough_sentinels(depth_bounds(lengths, num_sentences, *noise_settings, max_unit_length)[2], special_ids)
-    if units is None:
-        return random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
-    return unit_spans(*units, num_noise, num_spans, random)[:2]  # (num_pieces,) each
-
-
 def _ordered_units(unit_lengths, sentence_lengths, num_sentences, order):
     """Tokens per unit, and units per example, with the sentences in another order."""
     ends = np.searchsorted(np.cumsum(unit_lengths), np.cumsum(sentence_lengths)) + 1  # (num_sentences.sum(),)
@@ -215,13 +208,9 @@ def _ordered_units(unit_lengths, sentence_lengths, num_sentences, order):
 
 
 def _closed(token_ids, lengths, pieces, counts, last, special_ids):
-    """
-    Inputs and targets with `</s>` at their ends, and sentinels in their order. `pieces` are kept and masked tokens of
-    each piece, `counts` masked tokens and spans of each example. `last` has the indices of the last piece and of the
-    last span of each example.
-    """
-    (kept, noise), (num_noise, num_spans) = pieces, counts
-    # Room for `</s>` behind the last piece of the input, and behind the last span of the target.
+    """Inputs and targets with `</s>` at their ends, and sentinels in their order."""
+    (kept, noise), (num_noise, num_spans) = pieces, counts  # (num_pieces,), (batch_size,)
+    # Room for `</s>` behind the last piece of each input, and behind the last span of each target.
     rooms = np.zeros((2, len(noise)), bool)
     rooms[0, last[0]] = rooms[1, last[1]] = True
     inputs, targets = _replace_noise(token_ids, kept, noise, special_ids.sentinels[run_positions(num_spans)], rooms)
@@ -237,10 +226,7 @@ def _check_enough_sentinels(num_spans, special_ids):
 
 
 def _place_separators(token_ids, lengths, is_separator, kept, noise, num_spans):
-    """
-    Put separators where no span is masked. Returns the tokens with each separator at its new place, and how many
-    tokens, separators included, are kept before each masked span.
-    """
+    """The tokens with separators where no span is masked, and how many tokens are kept before each masked span."""
     places = np.cumsum(~is_separator)[is_separator]  # (num_separators,): tokens of the text before each
     examples = np.repeat(np.arange(len(lengths)), lengths)[is_separator]  # (num_separators,)
     ends = np.cumsum(kept + noise)  # (num_spans.sum(),): of the masked spans, among the tokens of the text
@@ -254,10 +240,7 @@ def _place_separators(token_ids, lengths, is_separator, kept, noise, num_spans):
 
 
 def _cut_spans(kept, noise, sentence_lengths):
-    """
-    Cut kept and masked spans at the ends of sentences, into pieces: kept tokens, then masked tokens of one sentence,
-    either possibly none. Returns both counts of each piece, and the index of every sentence's first piece.
-    """
+    """Kept and masked tokens of each piece of one sentence, and the index of every sentence's first piece."""
     span_ends, sentence_ends = np.cumsum(kept + noise), np.cumsum(sentence_lengths)
     is_span_end, is_sentence_end = np.zeros((2, sentence_ends[-1] + 1), bool)
     is_span_end[span_ends] = True
@@ -272,10 +255,7 @@ def _cut_spans(kept, noise, sentence_lengths):
 
 
 def _replace_noise(token_ids, kept, noise, sentinels, rooms=(0, 0)):
-    """
-    Kept tokens with a sentinel for every masked span, and masked spans with their sentinel before them. `rooms` are
-    places that are left to the caller after each piece in the input, and after each masked span in the target.
-    """
+    """Kept tokens with a sentinel for every masked span, and masked spans with theirs; `rooms` stay behind them."""
     is_span = noise > 0  # (num_pieces,)
     ends = np.cumsum(kept + noise)  # (num_pieces,)
     # In the input, the sentinel takes the place of a span's first token; in the target, of the token before the span.
@@ -309,10 +289,7 @@ def _random_order(num_sentences, max_sentences, random, purpose):
 
 
 def _mark_sentences(token_ids, starts, counts, marks, num_sentences, special_ids, leading_eosen):
-    """
-    A ragged batch of the sentences `token_ids[start : start + count]`, each between its mark and `<eosen>`, with
-    `</s>` at the end of an example. `starts`, `counts` and `marks` have the shape `(num_sentences.sum(),)`.
-    """
+    """A ragged batch of the sentences `token_ids[start : start + count]`, each between its mark and `<eosen>`."""
     last_sentences = np.cumsum(num_sentences) - 1  # (batch_size,)
     first_sentences = last_sentences - num_sentences + 1
     before = np.ones_like(counts)  # (num_sentences.sum(),): special tokens before the sentence

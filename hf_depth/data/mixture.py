@@ -411,10 +411,8 @@ class MixtureDataset(torch.utils.data.Dataset):
 def _sources_of_an_epoch(
     sizes: np.ndarray, probabilities: Sequence[float], seed: int, stopping_strategy: str
 ) -> np.ndarray:
-    """
-    The sources of the examples of an epoch, int32 of shape `(epoch_size,)`. The draws are those of
-    `datasets.interleave_datasets`, whose own list takes a kilobyte for each example.
-    """
+    """The sources of the examples of an epoch, int32 of shape `(epoch_size,)`."""
+    # The draws are those of `datasets.interleave_datasets`, whose own list takes a kilobyte for each example.
     random, blocks, counts = np.random.default_rng(seed % 2**64), [], np.zeros(len(sizes), np.int64)
     is_over = np.any if stopping_strategy == "first_exhausted" else np.all
     while not is_over(counts >= sizes):

@@ -409,10 +409,7 @@ def unit_spans(
 
 
 def _random_segmentation(num_items, num_segments, random, purpose):
-    """
-    Cut the items of every example into non-empty segments; all segmentations are equally likely. Returns the lengths
-    of the segments, `(num_segments.sum(),)`. An example without items has one empty segment.
-    """
+    """Lengths of non-empty segments, any being equally likely. An example without items has one empty segment."""
     batch = np.arange(len(num_items))  # (batch_size,)
     width, shortest = int(num_items.max()) + 1, int(num_items.min())
     draws = random.bits(purpose, width)  # (batch_size, width): place j is behind item j, counted from 1
@@ -439,11 +436,7 @@ def _random_segmentation(num_items, num_segments, random, purpose):
 
 
 def _unit_starts(num_units, num_starts, share, random):
-    """
-    The units that spans grow from, no two of them neighbours: their places in their examples and their numbers. The
-    first unit is one of them in a `share` of the examples, `(batch_size,)`; apart from that, all choices are equally
-    likely.
-    """
+    """Places and numbers of the units that spans grow from; the first unit is one in a `share` of the examples."""
     # Any `k` of `n - k + 1` places have no neighbours once the i-th is moved by i. There are `k + 1` gaps.
     num_places = num_units - num_starts + 1  # (batch_size,)
     drawn_share = num_starts / num_places  # likewise: where the first unit is not put in front
@@ -459,10 +452,7 @@ def _unit_starts(num_units, num_starts, share, random):
 
 
 def _unit_keys(is_unit, lengths, num_spans, share, random):
-    """
-    A number for each unit that rises along the order in which spans grow, see `unit_spans`, and differs within an
-    example. In between it holds the length of the unit. Arrays of two dimensions have the shape `(batch_size, width)`.
-    """
+    """For each unit its length and a number that rises along the order in which spans grow: `(batch_size, width)`."""
     batch_size, width = is_unit.shape
     num_units = np.count_nonzero(is_unit, axis=1)  # (batch_size,)
     num_starts = np.minimum(num_spans, (num_units + 1) // 2)  # likewise

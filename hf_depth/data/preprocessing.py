@@ -103,11 +103,11 @@ class Preprocessor:
 @dataclass
 class SpanCorruptionPreprocessor(Preprocessor):
     """
-    Cuts documents into windows of tokens for [`DataCollatorForT5SpanCorruption`].
+    Cuts documents into windows of tokens for [`DataCollatorForT5SpanCorruption`]. No token is lost, but a text of
+    fewer than two tokens gives no example.
 
-    Called with a batch of documents, it returns these columns: `input_ids` (int32 arrays, 2 to `raw_length` tokens, no
-    special tokens), `num_cut_tokens` (always 0) and `num_documents` (how many documents begin in the example). No
-    token is lost, but a text of fewer than two tokens gives no example.
+    Examples have the columns `input_ids` (int32 arrays, 2 to `raw_length` tokens, no special tokens), `num_cut_tokens`
+    (always 0) and `num_documents` (how many documents begin in it).
 
     Args:
         tokenizer: any T5 tokenizer. Not kept.
@@ -167,12 +167,8 @@ class DepthPreprocessor(Preprocessor):
     average. A group that does not fit is halved until its parts do. A sentence that does not fit into a window by
     itself is cut between tokens, and each part is an example of its own. Nothing is lost.
 
-    Called with a batch of documents, it returns these columns. A document without tokens gives no example.
-
-    - `input_ids` (int32 arrays): the tokens of all sentences, no special tokens;
-    - `sentence_lengths` (int32 arrays): tokens of each sentence, at least 1;
-    - `num_cut_tokens`: how many of the tokens belong to a sentence that was cut;
-    - `num_documents`: 1 for the first example of a document, 0 for the others.
+    Examples have the columns `input_ids` and `sentence_lengths` (int32 arrays), `num_cut_tokens` (how many of the
+    tokens belong to a sentence that was cut) and `num_documents` (1 for the first example of a document, else 0).
 
     Args:
         tokenizer: any tokenizer. Not kept.
@@ -455,13 +451,8 @@ def _read_columns(dataset: IterableDataset, columns: tuple[str, ...]) -> Iterato
 
 def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count what prepared, map-style examples hold, at the speed of Arrow.
-
-    - `examples`, `tokens` (before corruption, without special tokens), `tokens_cut` (in too long sentences);
-    - for DEPTH `sentences` and `one_sentence_examples`, which have no order to learn;
-    - for packed rows their number, `rows`;
-    - with metadata `metadata_examples` (that have some), `metadata_tokens` and `metadata_tokens_cut`;
-    - with `unk_token_id` `unknown_tokens`.
+    Count `examples` of prepared, map-style data, their `tokens` before corruption, those `cut` in too long sentences,
+    and what other columns hold: sentences, packed rows, metadata, unknown tokens.
     """
     columns, rows = dataset.column_names, dataset.with_format("arrow")
     is_packed = f"input_ids{PER_EXAMPLE}" in columns

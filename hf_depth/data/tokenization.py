@@ -361,9 +361,9 @@ class TextEncoder:
     `</s>` or `<pad>` is encoded as the characters that it consists of. All other text gets the ids that the tokenizer
     itself gives it. Tokens that are added to the tokenizer later are not known.
 
-    An encoder holds the vocabulary and nothing else of the tokenizer. So equal vocabularies have one fingerprint for
-    `datasets.map`, until the tokenizers library is upgraded. T5's vocabulary encodes each word by itself. So the ids
-    of words are kept, up to `MAX_CHARACTERS`, which is faster than to encode every word of a text anew.
+    An encoder holds the vocabulary alone: equal ones have one fingerprint for `datasets.map`, until the tokenizers
+    library is upgraded. T5's vocabulary encodes each word by itself. So the ids of words are kept, up to
+    `MAX_CHARACTERS`, which is faster than to encode every word of a text anew.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -458,12 +458,9 @@ def _encodes_words(state: dict[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=4)  # each task has an encoder; as a rule all of them are of one tokenizer
 def _plain_backend(serialized: str) -> tuple[str, bool]:
-    """
-    A tokenizer's backend that has the same ids, but finds no special token in text; and whether it encodes words.
-
-    `split_special_tokens=True` is not enough: `</s>`, `<unk>`, `<pad>` and the sentinels are also pieces of a T5
-    vocabulary. Here they get names with a space: text is cut at its spaces before the model sees it.
-    """
+    """A tokenizer's backend with the same ids that finds no special token in text; and whether it encodes words."""
+    # `split_special_tokens=True` is not enough: `</s>`, `<unk>`, `<pad>` and the sentinels are also pieces of a T5
+    # vocabulary. Here they get names with a space: text is cut at its spaces before the model sees it.
     state = json.loads(serialized)
     vocabulary = state["model"]["vocab"]
     added = {token["id"]: token["content"] for token in state["added_tokens"]}
