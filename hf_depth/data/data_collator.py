@@ -67,7 +67,16 @@ class _CorruptionCollator:
     _preparation = "SpanCorruptionObjective(...).prepare(documents)"
 
     def __post_init__(self):
-        self._check_arguments()
+        for name in ("eos_token", "pad_token"):
+            if getattr(self.tokenizer, name) is None:
+                raise UserError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
+        if self.objective not in self.objectives:
+            raise UserError(f"`objective` must be one of {listed(self.objectives)}, got {self.objective!r}.")
+        check_ranges(self, _RANGES)
+        if self.padding not in (True, "longest", "max_length"):
+            raise UserError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
+        if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
+            raise UserError('`padding="max_length"` needs `max_source_length` and `max_target_length`.')
         if self.whole_units:
             self._columns = (*self._columns, "unit_lengths")
         # In shared memory, so that `set_epoch` reaches the workers of a data loader that are already running.
@@ -87,18 +96,6 @@ class _CorruptionCollator:
         self.__dict__.update(state)
         for shared in (self._epoch, self._metadata_probability):
             shared.share_memory_()  # which a copy is not by itself
-
-    def _check_arguments(self) -> None:
-        for name in ("eos_token", "pad_token"):
-            if getattr(self.tokenizer, name) is None:
-                raise UserError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
-        if self.objective not in self.objectives:
-            raise UserError(f"`objective` must be one of {listed(self.objectives)}, got {self.objective!r}.")
-        check_ranges(self, _RANGES)
-        if self.padding not in (True, "longest", "max_length"):
-            raise UserError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
-        if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
-            raise UserError('`padding="max_length"` needs `max_source_length` and `max_target_length`.')
 
     def _get_special_ids(self) -> SpecialIds:
         return SpecialIds(self.tokenizer.eos_token_id, sentinel_token_ids(self.tokenizer))

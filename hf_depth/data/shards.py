@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -213,21 +213,16 @@ def _plan(objective: Objective, shard_size: int, text: Mapping[str, Any]) -> dic
     settings = {"model_type": objective.model_type, **objective.settings}
     if objective.pmi_vocab_file:
         settings |= {"pmi_vocab_content": describe_file(objective.pmi_vocab_file)}
+    encoder = TextEncoder(objective.tokenizer).tokenizer  # which does not depend on the folder of the tokenizer
+    rules = encoder.to_str() if isinstance(encoder, Tokenizer) else type(encoder).__name__
     plan = {
         "versions": {"format": SHARDS_VERSION, **objective.preprocessor().versions},
-        "tokenizer": _tokenizer_digest(objective.tokenizer),
+        "tokenizer": _digest([sorted(objective.tokenizer.get_vocab().items()), rules]),
         "settings": {name: value for name, value in settings.items() if name not in DRAWN_SETTINGS},
         "shard_size": shard_size,
         "text": text,
     }
     return json.loads(json.dumps(plan, default=str))
-
-
-def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of vocabulary and rules, which does not depend on the folder of the tokenizer."""
-    encoder = TextEncoder(tokenizer).tokenizer
-    rules = encoder.to_str() if isinstance(encoder, Tokenizer) else type(encoder).__name__
-    return _digest([sorted(tokenizer.get_vocab().items()), rules])
 
 
 def _digest(content: Any) -> str:
@@ -327,16 +322,7 @@ def prepare_shards(
     Traceback (most recent call last):
     hf_depth.errors.UserError: Shards are made from map-style data, but train is a stream: load it without `streaming`.
     """
-    sources = []
-    for split, documents in corpus.items():
-        for name, part, column, _ in each_source(documents, text_column):
-            if not isinstance(part, Dataset):
-                raise UserError(
-                    f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
-                )
-            with naming_source(name):
-                part, _ = readable_documents(part, column, objective.metadata_columns)
-            sources.append((split, name or SOURCE, part, column))
+    sources = list(_sources_of(corpus, objective, text_column))
     folder, plan = Path(folder), _plan(objective, shard_size, text or {})
     fingerprint = _digest([(split, source, column, part._fingerprint) for split, source, part, column in sources])
     mixing = getattr(corpus.get("train"), "mixing", None)  # may change from call to call: no example depends on it
@@ -362,6 +348,21 @@ def prepare_shards(
                 shutil.rmtree(folder / split, ignore_errors=True)
         written = _write_shards(sources, objective, folder, plan, num_proc)
         return _save_manifest(folder, plan | written | {"fingerprint": fingerprint, "mixing": mixing})
+
+
+def _sources_of(
+    corpus: Mapping[str, Any], objective: Objective, text_column: str
+) -> Iterator[tuple[str, str, Dataset, str]]:
+    """Yield split, name, documents and text column of each source."""
+    for split, documents in corpus.items():
+        for name, part, column, _ in each_source(documents, text_column):
+            if not isinstance(part, Dataset):
+                raise UserError(
+                    f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
+                )
+            with naming_source(name):
+                part, _ = readable_documents(part, column, objective.metadata_columns)
+            yield split, name or SOURCE, part, column
 
 
 def _write_shards(
