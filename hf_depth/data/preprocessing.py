@@ -106,8 +106,8 @@ class SpanCorruptionPreprocessor(Preprocessor):
     Cuts documents into windows of tokens for [`DataCollatorForT5SpanCorruption`]. No token is lost, but a text of
     fewer than two tokens gives no example.
 
-    Examples have the columns `input_ids` (int32 arrays, 2 to `raw_length` tokens, no special tokens), `num_cut_tokens`
-    (always 0) and `num_documents` (how many documents begin in it).
+    Examples have these columns: `input_ids` (int32 arrays, 2 to `raw_length` tokens, no special tokens);
+    `num_cut_tokens` (always 0); `num_documents` (how many documents begin in it).
 
     Args:
         tokenizer: any T5 tokenizer. Not kept.
@@ -167,8 +167,8 @@ class DepthPreprocessor(Preprocessor):
     average. A group that does not fit is halved until its parts do. A sentence that does not fit into a window by
     itself is cut between tokens, and each part is an example of its own. Nothing is lost.
 
-    Examples have the columns `input_ids` and `sentence_lengths` (int32 arrays), `num_cut_tokens` (how many of the
-    tokens belong to a sentence that was cut) and `num_documents` (1 for the first example of a document, else 0).
+    Examples have the columns `input_ids` and `sentence_lengths` (int32 arrays). `num_cut_tokens` says how many tokens
+    belong to a sentence that was cut; `num_documents` is 1 for the first example of a document, else 0.
 
     Args:
         tokenizer: any tokenizer. Not kept.
@@ -451,8 +451,8 @@ def _read_columns(dataset: IterableDataset, columns: tuple[str, ...]) -> Iterato
 
 def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count `examples` of prepared, map-style data, their `tokens` before corruption, those `cut` in too long sentences,
-    and what other columns hold: sentences, packed rows, metadata, unknown tokens.
+    Counts of prepared, map-style examples: how many there are, with how many tokens before corruption. How many tokens
+    are cut in too long sentences, or unknown; and what there is of sentences, packed rows and metadata.
     """
     columns, rows = dataset.column_names, dataset.with_format("arrow")
     is_packed = f"input_ids{PER_EXAMPLE}" in columns
