@@ -17,6 +17,7 @@ from transformers import (
 )
 from transformers import initialization as init
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..data.tokenization import sentence_fields
 from ..errors import UserError, suggestion
@@ -24,14 +25,7 @@ from ..ranges import SIZE_FIELDS
 from .adapters import is_adapter, load_adapted
 from .configuration_depth import DEPTH_CONFIGS, T5_MODEL_TYPES, DepthConfig, DepthFields
 from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
-from .stock import (
-    add_rows,
-    from_scratch,
-    is_encoder_decoder,
-    load_stock_model,
-    load_weights,
-    size_for,
-)
+from .stock import add_rows, from_scratch, load_stock_model, load_weights, size_for
 
 
 class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
@@ -191,7 +185,7 @@ def config_model_type(config: PreTrainedConfig) -> str:
     """
     if isinstance(config, DepthFields):
         return "depth"
-    if is_encoder_decoder(config):
+    if type(config) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
         return "t5"
     raise UserError(
         f"{config.name_or_path or 'The configuration'} is of the kind {config.model_type!r}, which is no "

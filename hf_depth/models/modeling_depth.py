@@ -78,21 +78,13 @@ def sentence_to_sentence_groups(
 
 @dataclass
 class MaskRule:
-    """
-    Who attends to whom, as numbers per token: a mask function of `transformers.masking_utils`. Its indices broadcast.
+    """Who attends to whom, by numbers per token: a mask function as of transformers, whose indices broadcast."""
 
-    Args:
-        padding (`torch.BoolTensor` of shape `(batch_size, keys)`, *optional*): `False` on keys nobody attends to.
-        segments (`Pair`, *optional*): a query attends to the keys of its segment. Padding, 0, attends to all: a
-            softmax over nothing is not finite.
-        groups (`Pair`, *optional*): a query attends to the keys of its group; -1 to all.
-        is_causal (`bool`, *optional*, defaults to `False`): a query attends to no key after it.
-    """
-
-    padding: torch.BoolTensor | None = None
+    padding: torch.BoolTensor | None = None  # (batch_size, keys): nobody attends to a key where it is `False`
+    # A query attends to the keys of its segment. Padding, 0, attends to all: a softmax over nothing is not finite.
     segments: Pair | None = None
-    groups: Pair | None = None
-    is_causal: bool = False
+    groups: Pair | None = None  # a query attends to the keys of its group, -1 to all
+    is_causal: bool = False  # a query attends to no key after it
 
     def __call__(self, batch_idx: Any, head_idx: Any, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.BoolTensor:
         allowed = q_idx >= (kv_idx if self.is_causal else 0)
@@ -132,7 +124,7 @@ def make_mask(
         functions["sliding_attention"] = and_masks(rule, _window(config, is_causal))
     options = {"batch_size": tokens.shape[0], "q_length": tokens.shape[1], "allow_is_causal_skip": False}
     options |= {"dtype": stack.dtype, "device": tokens.device, "config": config}
-    # As `create_causal_mask`, but without `torch.vmap`: 5 ms a mask on a CPU, as a small model's token.
+    # As `create_causal_mask`, but without `torch.vmap`, which takes 5 ms on a CPU: as long as a small model's token.
     make, masks = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation], {}
     for kind, function in functions.items():
         layer = layer_types.index(kind) if kind in layer_types else 0
@@ -176,16 +168,10 @@ class DepthEncoderOutput(BaseModelOutput):
 
 @dataclass
 class DepthSeq2SeqLMOutput(Seq2SeqLMOutput):
-    """
-    A [`Seq2SeqLMOutput`] with more fields of shape `(batch_size, target_length)`, when there are `labels`.
+    """A [`Seq2SeqLMOutput`] with more fields of shape `(batch_size, target_length)`, when there are `labels`."""
 
-    Args:
-        token_losses (`torch.FloatTensor`): cross-entropy in nats, at least float32, 0 where the label is -100.
-        predictions (`torch.LongTensor`): the likeliest ids in evaluation mode with `skip_logits=True`, -100 as labels.
-    """
-
-    token_losses: torch.FloatTensor | None = None
-    predictions: torch.LongTensor | None = None
+    token_losses: torch.FloatTensor | None = None  # cross-entropy in nats, at least float32, 0 where a label is -100
+    predictions: torch.LongTensor | None = None  # the likeliest ids, -100 as labels, in place of logits in evaluation
 
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -291,8 +277,7 @@ class DepthMixin:
             sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*): `True` where the
                 encoder input is a sentence token. Needed beside embeddings, or outputs of no [`DepthEncoderOutput`].
             decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*): the same
-                for all decoder tokens so far, including those in `cache`. Needed with a filled cache or
-                `decoder_inputs_embeds`; `generate()` passes it.
+                for all decoder tokens so far, those in `cache` included. Needed beside these, or embeddings.
             encoder_segment_ids, decoder_segment_ids (`torch.LongTensor`, as long as the input and labels, *optional*):
                 the example of a packed row that each token belongs to, from 1 on; 0 is padding. A token attends only
                 to its example. Models that embed positions take none.
@@ -301,8 +286,7 @@ class DepthMixin:
                 `(loss_weights * token_losses).sum()`, divided only by a given `num_items_in_batch`. `token_losses`
                 then have no gradient.
             skip_logits (`bool`, *optional*): whether to return no logits; the default in training mode with `labels`.
-                Where hf_depth is imported, a T5 then never has all logits in memory, and `token_losses` have no
-                gradient.
+                A T5 of hf_depth then never has all logits in memory, and `token_losses` have no gradient.
 
         Raises `ValueError` if the decoder has no input, segment ids are incomplete or not possible, or nothing says
         which tokens are sentence tokens.
@@ -536,11 +520,10 @@ class SentenceInputMixin:
     def encode_sentences(self, tokenizer: PreTrainedTokenizerBase, *texts: Sequence[str]) -> torch.LongTensor:
         """
         The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, as `input_ids` of
-        shape `(1, source_length)` on the device of the model.
-
-        Each of `texts` is a list of sentences, such as a premise or a hypothesis. Sentence tokens count up; the
-        sentences after the last token share it, which is said once. In a sentence, `<extra_id_0>` stands for a masked
-        span, but `<sent_0>` is text. Raises `TypeError` if a text is no list, `ValueError` if a sentence has no token.
+        shape `(1, source_length)` on the device of the model. Each of `texts` is a list of sentences, as of a premise
+        or a hypothesis. The sentences after the last sentence token share it, which is said once. In a sentence,
+        `<extra_id_0>` stands for a masked span, but `<sent_0>` is text. Raises `TypeError` if a text is no list,
+        `ValueError` if a sentence has no token.
         """
         if any(isinstance(text, str) for text in texts):
             raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')

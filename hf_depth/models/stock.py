@@ -23,11 +23,6 @@ SPECIAL_IDS = ("eos_token_id", "pad_token_id", "bos_token_id")
 ROWS_MULTIPLE = 128
 
 
-def is_encoder_decoder(config: PreTrainedConfig) -> bool:
-    """Whether `AutoModelForSeq2SeqLM` has a class for a configuration."""
-    return type(config) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
-
-
 def vocabulary_size(config: PreTrainedConfig) -> int:
     """The rows of the output head. Some families keep them in the configuration of the decoder."""
     return config.get_text_config(decoder=True).vocab_size
