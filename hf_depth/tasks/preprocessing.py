@@ -24,19 +24,13 @@ class TaskPreprocessor:
     """
     Encodes batches of a task's examples, for `datasets.map`.
 
-    A T5 model reads the prompt and `</s>`. A DEPTH model reads the sentences in the layout of [`layout_document`].
-    Each text column begins a new sentence, which includes the prefix of the column. If there are more sentences than
-    sentence tokens, the remaining sentences share the last token.
+    A T5 model reads the prompt and `</s>`. A DEPTH model, by default if the tokenizer has `sentence_tokens`, reads the
+    sentences in the layout of [`layout_document`]. Each text column begins a new sentence, with its prefix. If there
+    are more sentences than sentence tokens, the remaining sentences share the last token.
 
     If an example is too long, its longest text loses tokens at its end. Texts of equal length lose tokens in turn. If
-    the example has a column `instance` and its text ends with it, this end is cut last, from its beginning.
-
-    Args:
-        tokenizer, spec: any T5 tokenizer, and the task.
-        sentence_tokens: whether the model reads sentence tokens. By default, `True` if the tokenizer has them.
-        max_source_length, max_target_length: in tokens, special ones included. By default, the values of the task.
-        sentence_language: see [`get_sentence_splitter`].
-        seed: chooses one of several references as the target.
+    the example has a column `instance` and its text ends with it, this end is cut last, from its beginning. Lengths
+    include special tokens. `seed` chooses one of several references as the target.
 
     A call returns these columns: `input_ids` and `labels` (1-D int32 arrays), `num_cut_tokens` (how many tokens of
     input and target were cut off) and `num_cut_target_tokens` (how many of the target). `labels` holds the target and
@@ -97,16 +91,16 @@ class TaskPreprocessor:
         targets = [self._target(row) for row in rows]
         encoded_targets = iter(self.encoder([target for target in targets if target is not None]))
         for texts, target in zip(self._encoded_texts(rows), targets, strict=True):
-            input_ids, num_cut_tokens = self._layout(texts)
-            labels, num_cut_target_tokens = [], 0
+            input_ids, num_cut = self._layout(texts)
+            labels, num_cut_of_target = [], 0
             if target is not None:
                 ids = next(encoded_targets)
                 labels = [*ids[: self.max_target_length - 1], self.eos_token_id]
-                num_cut_target_tokens = len(ids) + 1 - len(labels)
+                num_cut_of_target = len(ids) + 1 - len(labels)
             columns["input_ids"].append(np.array(input_ids, dtype=np.int32))
             columns["labels"].append(np.array(labels, dtype=np.int32))
-            columns["num_cut_tokens"].append(num_cut_tokens + num_cut_target_tokens)
-            columns["num_cut_target_tokens"].append(num_cut_target_tokens)
+            columns["num_cut_tokens"].append(num_cut + num_cut_of_target)
+            columns["num_cut_target_tokens"].append(num_cut_of_target)
         return columns
 
     def _encoded_texts(self, rows: list[dict]) -> list[list[list[list[int]]]]:

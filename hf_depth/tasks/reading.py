@@ -58,13 +58,10 @@ class TaskFiles:
     """
     The files of a task. Without files, the task's data set on the Hub is read, or the default of its loader.
 
-    Args:
-        train_file, validation_file, test_file: files or globs: json, jsonl, csv, tsv, parquet, or text as .gz. They
-            have the columns of the task or its `column_aliases`; for discourse tasks, they hold documents. If a task
-            has several validation or test splits, the file is the first of them.
-        dataset_dir: a folder with files called `train`, `validation` (or `valid`, `dev`, `val`), `test`,
-            `validation_matched` and so on. It may also have a folder for each task, as in GLUE and DiscoEval.
-        cache_dir: as for `datasets.load_dataset`.
+    A file or glob is json, jsonl, csv, tsv, parquet, or text as .gz. It has the columns of the task or its
+    `column_aliases`; for discourse tasks, it holds documents. If a task has several validation or test splits, the
+    file is the first of them. `dataset_dir` is a folder with files called `train`, `validation` (or `valid`, `dev`,
+    `val`), `test`, `validation_matched`. It may also have a folder for each task, as in GLUE and DiscoEval.
     """
 
     train_file: Files = None
@@ -291,10 +288,9 @@ def check_rows(
     Return examples with the columns of their task, each text and label checked: the text columns, the label column
     (see [`TaskSpec.read_label`]) and `idx`, which is the column of the data or else the place of the example.
 
-    A column may have a name of the task's `column_aliases`. A list of texts is joined. A `ClassLabel` is read by its
-    names if these are the task's labels or their numbers. Only in a test split, an example may be unlabeled or the
-    label column missing. `allow_empty_texts` is for data that the user cannot repair. An error names the `place` from
-    which the examples come, the row and the column.
+    A list of texts is joined. A `ClassLabel` is read by its names if these are the task's labels or their numbers.
+    Only in a test split, an example may be unlabeled or the label column missing. `allow_empty_texts` is for data that
+    the user cannot repair. An error names the `place` from which the examples come, the row and the column.
     """
     place = place or f"split {split!r}"
     needs_labels = split not in spec.test_splits

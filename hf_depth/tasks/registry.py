@@ -84,8 +84,7 @@ def register_task(
     """
     Add a task, or a dictionary of its fields, to `DATASET_VALS`.
 
-    `benchmark` and `name` are used if the dictionary has none. `overwrite` replaces another task of that name. Raises
-    `ValueError` if a field is wrong, or there is such a task.
+    `benchmark` and `name` are used if the dictionary has none. `overwrite` replaces another task of that name.
 
     >>> entry = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
     >>> task = register_task(entry, benchmark="mine", name="tone")
@@ -124,8 +123,11 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
     Add the tasks of a YAML file to `DATASET_VALS`: one task, a list of tasks, or `benchmark: {task: {…}}`. A task
     without `benchmark` belongs to `"custom"`.
     """
+    path = Path(path)
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise UserError(f"`task_file` {path} is no regular file.")
     try:
-        content = load_yaml(Path(path).read_bytes(), str(path))
+        content = load_yaml(path.read_bytes(), str(path))
     except OSError as error:
         raise UserError(f"`task_file` {path} cannot be read: {error.strerror}.") from error
     try:

@@ -182,10 +182,8 @@ class TaskSplits:
         seed: int = 42,
     ) -> "TaskSplits":
         """
-        Make the splits of a task from data sets, checked as [`load_task`] checks them.
-
-        `datasets` maps the names of the task's splits (usually `train`, `validation`, `test`) to data sets with the
-        columns of the task, such as a `DatasetDict`. For the other arguments see [`~TaskSplits.load`].
+        Make the splits of a task from `datasets` by the names of its splits, such as a `DatasetDict`. They have the
+        columns of the task. The rest is as for [`~TaskSplits.load`].
         """
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
         (spec,) = _specs([task], lengths)

@@ -1,6 +1,7 @@
 """Flags of tasks: which tasks they name, and what they become for the loaders."""
 
 import json
+import os
 from dataclasses import fields, replace
 
 from absl.testing import parameterized
@@ -38,6 +39,7 @@ class ChosenTasksTest(RegistryTestCase):
 
     @parameterized.parameters(
         ({}, {"task_file": ["gone.yaml"]}, "`task_file` gone.yaml cannot be read: No such file or directory"),
+        ({}, {"task_file": [os.devnull]}, "`task_file` /dev/null is no regular file"),
         ({"name": "tone"}, {"benchmark": "glue"}, "`--benchmark glue` has no effect beside `--task_file`"),
         ({}, {"dataset_name": ["rte"], "sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
     )

@@ -192,6 +192,7 @@ class AutoClassTest(parameterized.TestCase):
     @parameterized.parameters(
         "import hf_depth; from transformers import T5Gemma2Config",  # whose module imports the Auto classes itself
         "from transformers import AutoModel; import hf_depth",
+        "__models_later__ = True; import hf_depth; hf_depth.TaskSpec",  # as in a script of ours
     )
     def test_the_auto_classes_know_depth_whatever_is_imported_first(self, imports):
         code = f"{imports}; from transformers import AutoConfig, AutoModelForSeq2SeqLM as Auto\n"

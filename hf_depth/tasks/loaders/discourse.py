@@ -75,7 +75,7 @@ Example = tuple[list[str], int]  # sentences and their label
 
 def sentence_position(window: Sentences, *_: Any) -> list[Example]:
     """
-    Return an example for each sentence, moved to the front. The label is the place that it came from.
+    An example for each sentence, moved to the front. The label is the place that it came from.
 
     >>> sentence_position(["a", "b", "c"])
     [(['a', 'b', 'c'], 0), (['b', 'a', 'c'], 1), (['c', 'a', 'b'], 2)]
