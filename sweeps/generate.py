@@ -268,7 +268,7 @@ RECIPES = {
         ON_CPU | {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4, "max_steps": 5500},
     ),
     "pretrain_cpu_1_hour": (
-        f"A DEPTH model from scratch in an hour of two CPU cores. {OWN_TEXT} {NOT_MEASURED}",
+        f"A DEPTH model from scratch in an hour of a CPU core. {OWN_TEXT} {NOT_MEASURED}",
         PRE_TRAINING,
         ON_CPU
         | {
@@ -279,7 +279,8 @@ RECIPES = {
             "num_decoder_layers": 2,
             "num_heads": 4,
             "installed_packages": True,
-            "max_steps": 15_000,
+            "validation_split_percentage": 2,
+            "max_steps": 7500,
         },
     ),
     "pretrain_gpu_1_hour": (
