@@ -17,6 +17,7 @@ from ..data.streams import TrainingStream
 from .checkpoints.saving import record_best_checkpoint
 from .optimizers import restore_settings
 from .spikes import check_losses, check_parameters
+from .statistics import TrainingMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -101,13 +102,14 @@ class TrainingFlow(TrainerCallback):
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.handled_step = -1  # whose log and evaluation at the end of an epoch are done
 
     def on_train_begin(self, args, state, control, **kwargs):
-        trainer, checkpoint, self.handled_step = self.trainer, self.trainer.resumed_from, -1
+        trainer, checkpoint = self.trainer, self.trainer.resumed_from
+        self.handled_step = -1  # whose log and evaluation at the end of an epoch are done
         # Not 0 when a run is resumed, but 0 for streams of unknown length. The Trainer reads them from their
         # beginning, and calls it the end of an epoch when `max_steps` are over.
         self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
+        # That the run wrote or was resumed from, and at which the loss was known to be finite.
         trainer.last_checkpoint, trainer.last_good_step = checkpoint, state.global_step
         state.compute_steps(args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
         trainer.totals.restore(state, is_resumed=checkpoint is not None)
@@ -124,8 +126,7 @@ class TrainingFlow(TrainerCallback):
         # Evaluations of the weights of before, which may be of the same step, go.
         trainer.evaluated.orders, trainer.evaluations, trainer.last_evaluation = {}, {}, (None, {})
         trainer.set_up(trainer.model)  # which may have been made for this training
-        trainer.monitor.begin()
-        trainer.running.begin()
+        trainer.running = TrainingMetrics(trainer)
         if checkpoint is not None:
             record_best_checkpoint(state, Path(checkpoint))
             restore_settings(trainer.optimizer, trainer.lr_scheduler, trainer.optimizer_settings)

@@ -40,10 +40,9 @@ class StepMonitor(TrainerCallback):
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.begin()
+        self.on_train_begin()
 
-    def begin(self) -> None:
-        """When a training begins: forget the one before it."""
+    def on_train_begin(self, *args, **kwargs):
         self.waiting: list[tuple[int, torch.Tensor]] = []  # steps, and the loss that this process has for them
         self.recent: deque[float] = deque(maxlen=WINDOW)
 

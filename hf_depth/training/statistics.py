@@ -276,11 +276,6 @@ class TrainingMetrics:
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.begin()
-
-    def begin(self) -> None:
-        """When a training begins, or goes on from the totals of the run."""
-        trainer = self.trainer
         self._sums: torch.Tensor | None = None
         self._clock: float | None = None
         self._gathered: dict[str, float] = {}

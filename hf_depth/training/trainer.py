@@ -145,7 +145,6 @@ class DepthTrainer(Seq2SeqTrainer):
         self.model_accepts_loss_kwargs = True
         settings = {"sections": {"Settings": objective.settings}} if objective is not None else {}
         self.card = CardContent(**settings if card is None else card)
-        self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self.last_good_step = 0  # at which the loss was known to be finite
         self.totals = RunTotals()
         self.running = TrainingMetrics(self)
@@ -153,8 +152,6 @@ class DepthTrainer(Seq2SeqTrainer):
         self.eval_data_collator = evaluation_collator(self.data_collator)
         self.evaluated = EvaluationMetrics(self)
         self.model_files: dict[str, dict[str, Any]] = {}  # of the last `save_model`, for the manifest
-        self.resumed_from: str | None = None
-        self.optimizer_settings: list[dict[str, Any]] = []
         self._gen_kwargs: dict[str, Any] = {}
         # For tasks: the latest evaluation of each data set since the training began.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
@@ -253,7 +250,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 remove_unfinished(self.args.output_dir)
             if resume_from_checkpoint is True:
                 resume_from_checkpoint = last_complete_checkpoint(self.args, is_needed=True)
-            self.resumed_from = resume_from_checkpoint or None
+            self.resumed_from: str | None = resume_from_checkpoint or None
             self.args.save_total_limit = None  # by which `Trainer` would remove the last checkpoint at its end
             self.args.eval_on_start &= self.resumed_from is None  # the run has it in its logs already
             try:

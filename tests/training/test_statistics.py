@@ -14,6 +14,7 @@ from helpers import tiny_tokenizer
 from hf_depth import DataCollatorForDepth, DepthConfig
 from hf_depth.training.statistics import (
     STATISTICS,
+    TrainingMetrics,
     example_statistics,
     num_shuffled,
     summarize,
@@ -246,7 +247,7 @@ class SourcesTest(TrainingTestCase):
         lengths = {"packed_source_length": 400, "packed_target_length": 400}
         batch, run = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), **lengths)(drawn), self.run_of(1)
         run.train_dataset = data
-        run.running.begin()
+        run.running = TrainingMetrics(run)
         run.running.add(torch.zeros(2, len(STATISTICS)), batch)
         run.running.gather_sources()
         seen = self.seen(run)
