@@ -96,18 +96,6 @@ def longest_first(dataset: Any) -> list[int] | None:
     return np.argsort(-lengths, kind="stable").tolist()
 
 
-def set_up_generation(trainer: Trainer, model: nn.Module) -> None:
-    """Give a model the generation configuration of the arguments, with the model's ids where it has none."""
-    if trainer.args.generation_config is None:
-        return
-    generation = model.generation_config = trainer.load_generation_config(trainer.args.generation_config)
-    if generation.num_beams is not None and generation.num_beams < 1:  # `generate()` would divide by it
-        raise UserError(f"`num_beams` of `generation_config` must be at least 1, got {generation.num_beams}.")
-    for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
-        if getattr(generation, name) is None:
-            setattr(generation, name, getattr(model.config, name, None))
-
-
 def _settings(trainer: Trainer, gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `generate()`: those given, else those of the trainer."""
     args = trainer.args

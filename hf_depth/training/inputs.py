@@ -62,8 +62,15 @@ def prepare_inputs(
     """What a trainer is given, with what an objective makes of it, and the model of a name or a configuration."""
     own = getattr(objective_collator(data_collator), "tokenizer", None)
     if objective is not None:
-        if isinstance(objective, type) and issubclass(objective, Objective):
-            objective = _default_objective(objective, tokenizer, model)
+        if isinstance(objective, type) and issubclass(objective, Objective):  # with its defaults
+            if tokenizer is None and not isinstance(model, str | os.PathLike):
+                raise UserError(f"`objective` needs a tokenizer: give `{objective.__name__}(tokenizer)`.")
+            tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
+            if objective.model_type == "depth":
+                add_sentence_tokens(tokenizer)
+            if getattr(objective, "mode_tokens", False):
+                add_mode_tokens(tokenizer, [one.mode for one in parse_denoisers(objective.denoisers) if one.mode])
+            objective = objective(tokenizer)
         if not isinstance(objective, Objective):
             found = type(objective).__name__
             raise TypeError(f"`objective` must be an objective such as `DepthObjective(tokenizer)`, got {found}.")
@@ -79,18 +86,6 @@ def prepare_inputs(
         set_seed(args.seed)  # rows of new tokens are drawn
         model = load_model(model, own, model_type=None if objective is None else objective.model_type)
     return model, data_collator, train_dataset, eval_dataset, tokenizer, objective
-
-
-def _default_objective(kind: type[Objective], tokenizer: PreTrainedTokenizerBase | None, model: Any) -> Objective:
-    """An objective with its defaults, for a tokenizer or that of a saved model."""
-    if tokenizer is None and not isinstance(model, str | os.PathLike):
-        raise UserError(f"`objective` needs a tokenizer: give `{kind.__name__}(tokenizer)`.")
-    tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
-    if kind.model_type == "depth":
-        add_sentence_tokens(tokenizer)
-    if getattr(kind, "mode_tokens", False):
-        add_mode_tokens(tokenizer, [one.mode for one in parse_denoisers(kind.denoisers) if one.mode])
-    return kind(tokenizer)
 
 
 def _prepared(dataset: Any, split: str, objective: Objective, args: TrainingArguments, seed: int) -> Any:

@@ -245,9 +245,7 @@ def summarize(sums: torch.Tensor) -> dict[str, float]:
     s = dict(zip(STATISTICS, sums.tolist(), strict=True))
     ratios = {
         "loss": ("loss_sum", "tokens"),
-        "sentence_loss": ("sentence_loss_sum", "sentence_tokens"),
-        "reconstruction_loss": ("reconstruction_loss_sum", "reconstruction_tokens"),
-        "eosen_loss": ("eosen_loss_sum", "eosen_tokens"),
+        **{f"{kind}_loss": (f"{kind}_loss_sum", f"{kind}_tokens") for kind in ("sentence", "reconstruction", "eosen")},
         "sentence_accuracy": ("sentence_correct", "sentence_tokens"),
         "sentence_accuracy_chance": ("sentence_expected", "sentence_tokens"),
         "sentence_accuracy_shuffled": ("shuffled_sentence_correct", "shuffled_sentence_tokens"),

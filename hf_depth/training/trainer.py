@@ -31,7 +31,7 @@ from .callbacks import RunTotals, TrackedRun, TrainingFlow, install_console
 from .checkpoints.resuming import last_complete_checkpoint, run_alone
 from .checkpoints.saving import remove_unfinished, save_checkpoint, save_model, tied_weights, wait_until_on_disk
 from .checkpoints.stopping import end_processes
-from .evaluation import WITH_METADATA, EvaluationMetrics, generate, generate_in_order, longest_first, set_up_generation
+from .evaluation import WITH_METADATA, EvaluationMetrics, generate, generate_in_order, longest_first
 from .inputs import (
     ModelSource,
     by_name,
@@ -176,7 +176,14 @@ class DepthTrainer(Seq2SeqTrainer):
         """What the arguments ask for in the model itself; also undoes what another trainer of it has set."""
         if self.is_fsdp_enabled:  # one module for the weight of three, which accelerate (1.15) would put in two groups
             model.set_input_embeddings(model.get_input_embeddings())
-        set_up_generation(self, model)
+        if self.args.generation_config is None:
+            return
+        generation = model.generation_config = self.load_generation_config(self.args.generation_config)
+        if generation.num_beams is not None and generation.num_beams < 1:  # `generate()` would divide by it
+            raise UserError(f"`num_beams` of `generation_config` must be at least 1, got {generation.num_beams}.")
+        for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+            if getattr(generation, name) is None:
+                setattr(generation, name, getattr(model.config, name, None))
 
     def _without_wrappers(self, model: nn.Module) -> PreTrainedModel:
         """The model without what is wrapped around it, PEFT included."""
@@ -408,8 +415,7 @@ class DepthTrainer(Seq2SeqTrainer):
         if isinstance(datasets, Mapping) and not self.is_of_tasks:
             together = self.evaluated.metrics_of_all(datasets, metric_key_prefix)
             metrics = together | speed_metrics(metric_key_prefix, began, num_samples=num_samples) | metrics
-        attention = self.evaluated.attention or {}
-        return metrics | {f"{metric_key_prefix}_{name}": value for name, value in attention.items()}
+        return metrics | {f"{metric_key_prefix}_{k}": v for k, v in (self.evaluated.attention or {}).items()}
 
     def evaluation_loop(
         self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
