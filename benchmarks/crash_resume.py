@@ -48,7 +48,7 @@ from safetensors.numpy import load_file  # noqa: E402
 from hf_depth import DepthObjective, add_sentence_tokens, load_corpus, load_model, train_tokenizer  # noqa: E402
 from hf_depth.data.shards import prepare_shards  # noqa: E402
 from hf_depth.disk import UNFINISHED_FOLDER  # noqa: E402
-from hf_depth.training.trainer import TRAINING_METRICS  # noqa: E402
+from hf_depth.training.trainer import DepthTrainer  # noqa: E402
 
 MAP_KINDS = ("map", "map_mixture", "shards", "shard_mixture")
 STREAMED_KINDS = ("stream", "packed", "mixture", "packed_mixture")
@@ -260,7 +260,7 @@ def difference(run: Path, expected: Path) -> str | None:
 def logs(run: Path) -> list[dict[str, float]]:
     """What a run logged, without speeds and without means since the last log."""
     history = json.loads((run / "trainer_state.json").read_text())["log_history"]
-    left_out = ("loss", *TRAINING_METRICS)
+    left_out = ("loss", *DepthTrainer.training_metrics)
 
     def is_kept(name: str) -> bool:
         return name not in left_out and "per_second" not in name and "runtime" not in name

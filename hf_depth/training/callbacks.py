@@ -75,14 +75,13 @@ class RunTotals(TrainerCallback, ExportableState):
     """What a run adds up after `first_step`, for `trainer_state.json`, and how many workers read a stream."""
 
     def __init__(self):
-        self.restore(TrainerState(), is_resumed=False)
+        self.restore({})
 
-    def restore(self, state: TrainerState, is_resumed: bool) -> None:
-        """Go on from a checkpoint, or begin at nothing."""
-        self.loss, self.first_step, self.skipped_batches, self.sources = 0.0, state.global_step, 0, {}
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint keeps, or begin at nothing."""
+        self.loss, self.first_step, self.skipped_batches, self.sources = 0.0, 0, 0, {}
         self.readers: int | None = None
-        if is_resumed:
-            vars(self).update(_saved(state, RunTotals))
+        vars(self).update(saved)
 
     def state(self) -> dict[str, Any]:
         """As `Trainer` writes it into a checkpoint."""
@@ -112,7 +111,8 @@ class TrainingFlow(TrainerCallback):
         # That the run wrote or was resumed from, and at which the loss was known to be finite.
         trainer.last_checkpoint, trainer.last_good_step = checkpoint, state.global_step
         state.compute_steps(args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
-        trainer.totals.restore(state, is_resumed=checkpoint is not None)
+        saved = {} if checkpoint is None else _saved(state, RunTotals)
+        trainer.totals.restore({"first_step": state.global_step} | saved)
         if isinstance(trainer.train_dataset, TrainingStream):
             before, now = trainer.totals.readers, args.num_readers
             trainer.totals.readers = now

@@ -41,8 +41,7 @@ class EvaluationMetrics:
 
     def begin_loop(self, prefix: str) -> None:
         """Add up what comes from now on for metrics of this prefix."""
-        device = self.trainer.sums_device
-        self.statistics[prefix] = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
+        self.statistics[prefix] = torch.zeros(len(STATISTICS), dtype=torch.float64, device=self.trainer.sums_device)
         self.prefix, self.orders[prefix] = prefix, {}
 
     def add(self, statistics: torch.Tensor, inputs: Mapping[str, Any]) -> None:
@@ -144,6 +143,5 @@ def generate_in_order(
     limit = max_length - 1 if max_new_tokens is None else max_new_tokens
     tokenizer = trainer.processing_class or objective_collator(trainer.data_collator).tokenizer
     constraint = SentenceOrderLogitsProcessor(trainer.model.config, tokenizer, inputs["input_ids"], limit)
-    settings["max_new_tokens"] = constraint.max_new_tokens
     settings["logits_processor"] = [*settings.get("logits_processor", []), constraint]
-    return generate(trainer, model, inputs, **settings)
+    return generate(trainer, model, inputs, **settings, max_new_tokens=constraint.max_new_tokens)

@@ -217,7 +217,22 @@ def check_trainer(trainer: Trainer) -> None:
         raise UserError(f"A stream is divided among processes already: `accelerator_config` needs {needed}.")
     deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
     check_sharding(trainer.args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
-    _check_vocabularies(trainer)
+    model, collator = trainer.accelerator.unwrap_model(trainer.model), objective_collator(collator)
+    tokenizers = (trainer.processing_class, getattr(collator, "tokenizer", None))
+    tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
+    for tokenizer in tokenizers:
+        check_sentence_tokens(model, tokenizer)
+    is_depth = has_sentence_tokens(model.config)
+    if trainer.args.constrain_sentence_order and not (is_depth and tokenizers):
+        missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
+        raise UserError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
+    if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
+        raise UserError("`processing_class` and the tokenizer of `data_collator` differ: use one for all.")
+    if isinstance(collator, DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth):
+        objective, kind = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
+        what = f"{type(collator).__name__} does not fit a {type(model).__name__}"
+        advice = f'or the model by `load_model(..., tokenizer, model_type="{kind}")`'
+        raise UserError(f"{what}: make data and collator by `{objective}(tokenizer, ...)`, {advice}.")
 
 
 def check_sharding(
@@ -235,26 +250,6 @@ def check_sharding(
     if zero.get("stage") == 3 and zero.get(name) is not True:  # accelerate takes "auto" for false
         what = f"ZeRO-3 without `{name}`: no model that can be loaded would be saved"
         raise UserError(f"{what}. Set it (in accelerate, `zero3_save_16bit_model`), as in `examples/deepspeed`.")
-
-
-def _check_vocabularies(trainer: Trainer) -> None:
-    """`UserError` if model, tokenizer and collator do not fit together."""
-    model, collator = trainer.accelerator.unwrap_model(trainer.model), objective_collator(trainer.data_collator)
-    tokenizers = (trainer.processing_class, getattr(collator, "tokenizer", None))
-    tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
-    for tokenizer in tokenizers:
-        check_sentence_tokens(model, tokenizer)
-    is_depth = has_sentence_tokens(model.config)
-    if trainer.args.constrain_sentence_order and not (is_depth and tokenizers):
-        missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
-        raise UserError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
-    if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
-        raise UserError("`processing_class` and the tokenizer of `data_collator` differ: use one for all.")
-    if isinstance(collator, DataCollatorForT5SpanCorruption if is_depth else DataCollatorForDepth):
-        objective, kind = ("DepthObjective", "t5") if is_depth else ("SpanCorruptionObjective", "depth")
-        what = f"{type(collator).__name__} does not fit a {type(model).__name__}"
-        advice = f'or the model by `load_model(..., tokenizer, model_type="{kind}")`'
-        raise UserError(f"{what}: make data and collator by `{objective}(tokenizer, ...)`, {advice}.")
 
 
 def check_evaluation_data(trainer: Trainer, datasets: EvaluationData, name_of_all: str = "eval_dataset") -> None:

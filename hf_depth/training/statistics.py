@@ -280,12 +280,9 @@ class TrainingMetrics:
         self.sources: dict[str, dict[str, float]] = {}  # what was seen of each source, by all processes
         self._names = list(getattr(trainer.train_dataset, "source_names", ()))  # of a mixture
         # Documents, examples, tokens, rows and ended passes of each source.
-        shape = (len(self._names), len(COUNTED))
-        self._source_sums = torch.zeros(shape, dtype=torch.float64, device=trainer.sums_device)
-        if trainer.is_world_process_zero():
-            for name, sums in trainer.totals.sources.items():
-                if name in self._names:
-                    self._source_sums[self._names.index(name)] = torch.tensor(sums, dtype=torch.float64)
+        saved = trainer.totals.sources if trainer.is_world_process_zero() else {}
+        sums = [saved.get(name, [0.0] * len(COUNTED)) for name in self._names]
+        self._source_sums = torch.tensor(sums, dtype=torch.float64, device=trainer.sums_device)
 
     def add(self, statistics: torch.Tensor, read: Mapping[str, Any]) -> None:
         """Count a batch by its [`example_statistics`] and, of a mixture, the columns [`COUNTED`], all (B,)."""

@@ -172,9 +172,8 @@ class TaskTrainer(DepthTrainer):
         if description == "Prediction":
             check_evaluation_data(self, {"": dataloader.dataset}, "test_dataset")
         dataset = self._task_dataset = dataloader.dataset
-        self._label_ids = None
-        if dataset.spec.labels is not None:
-            self._label_ids = encode_labels(self.processing_class, list(dataset.spec.labels.values()))
+        labels = list((dataset.spec.labels or {}).values())
+        self._label_ids = encode_labels(self.processing_class, labels) if labels else None
         try:
             output = super().evaluation_loop(
                 dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs

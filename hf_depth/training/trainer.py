@@ -50,10 +50,6 @@ from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-TRAINING_METRICS = (
-    *("sentence_loss", "reconstruction_loss", "eosen_loss"),
-    *("shuffled_fraction", "padding_fraction", "tokens_cut"),
-)
 # What the two classes override of `Seq2SeqTrainer`, and why; all else are callbacks and functions.
 OVERRIDDEN = {
     "train": "one run per folder, from the last whole checkpoint on",
@@ -114,7 +110,10 @@ class DepthTrainer(Seq2SeqTrainer):
 
     args: DepthTrainingArguments
     args_class = DepthTrainingArguments
-    training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
+    training_metrics = (  # besides the loss, in the training logs
+        *("sentence_loss", "reconstruction_loss", "eosen_loss"),
+        *("shuffled_fraction", "padding_fraction", "tokens_cut"),
+    )
     evaluation_metrics: tuple[str, ...] | None = None  # of labels and order, in evaluations; `None` for all
     is_of_tasks = False  # whether data sets have metrics of their own, and predictions are put in order afterwards
     run_description: dict[str, Any] | None = None  # `run.json` of each checkpoint, see `describe_run`
@@ -205,8 +204,7 @@ class DepthTrainer(Seq2SeqTrainer):
     @property
     def sums_device(self) -> torch.device:
         """Where numbers are added up in float64, which the device "mps" does not have."""
-        device = self.accelerator.device
-        return torch.device("cpu") if device.type == "mps" else device
+        return torch.device("cpu") if self.accelerator.device.type == "mps" else self.accelerator.device
 
     def autocast(self) -> contextlib.AbstractContextManager:
         """What runs a model is inside of it."""

@@ -112,9 +112,8 @@ def describe_training(args: TrainingArguments) -> dict[str, Any]:
     names = (*TRAINING_SETTINGS, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS, *LENGTH_SETTINGS)
     settings = {name: getattr(args, name, None) for name in names}
     settings |= {name: getattr(args.accelerator_config, name) for name in BATCH_SETTINGS}
-    optimizer = getattr(args.optim, "value", args.optim)
     return settings | {
-        "optim": optimizer.removesuffix("_fused"),  # the same optimizer with the same state
+        "optim": getattr(args.optim, "value", args.optim).removesuffix("_fused"),  # which has the same state
         "lr_scheduler_type": getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type),
         "per_device_train_batch_size": args.train_batch_size,
         "num_processes": args.world_size,
@@ -148,8 +147,8 @@ def describe_evaluation(trainer: Trainer) -> dict[str, Any]:
         return {}
     described = {name: getattr(args, name, None) for name in EVALUATION_SETTINGS}
     described["generation_max_length"] = trainer.generation_max_length  # may depend on the targets
-    data = by_name(trainer.eval_dataset)
-    found = {name: describe_data(getattr(part, "prepared", part)) for name, part in data.items()}
+    parts = by_name(trainer.eval_dataset).items()
+    found = {name: describe_data(getattr(part, "prepared", part)) for name, part in parts}
     number = sum(one.get("train_examples", 0) for one in found.values())
     return described | {"eval_examples": number, "eval_examples_hash": _hash(json.dumps(found))}
 

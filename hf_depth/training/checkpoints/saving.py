@@ -104,9 +104,9 @@ def wait_until_on_disk() -> None:
 
 def save_model(trainer: Trainer, output_dir: str | os.PathLike | None, of_checkpoint: bool) -> None:
     """
-    Save the model of a trainer, by default to `args.output_dir`, where files are replaced when all of the new ones are
-    on the disk. The earlier model stays if a weight is not finite (`FloatingPointError`) or the disk is full
-    (`OSError`). The pickle `training_args.bin`, which holds `hub_token`, is in checkpoints only.
+    Save the model of a trainer, by default to `args.output_dir`, where files are replaced when all new ones are on the
+    disk. The earlier model stays after an error (a weight that is not finite, a full disk). The pickle
+    `training_args.bin`, which holds `hub_token`, is in checkpoints only.
     """
     check_parameters(trainer)
     final, saves = Path(trainer.args.output_dir), trainer.args.should_save
