@@ -70,9 +70,8 @@ class AdamWScale(Optimizer):
         AdamW([nn.Parameter(torch.zeros(1))], lr, betas, eps, weight_decay)  # checks their ranges
         if not min_rms >= 0:
             raise UserError(f"`min_rms` must be at least 0, got {min_rms}.")
-        super().__init__(
-            params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}
-        )
+        options = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}
+        super().__init__(params, options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

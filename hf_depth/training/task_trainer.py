@@ -114,7 +114,15 @@ class TaskTrainer(DepthTrainer):
             check_direction_of_metric(self)
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(self.args.early_stopping_patience, self.args.early_stopping_threshold))
-        self.task_config = self._complete_task_config(task_config)
+        if task_config is None:
+            configs = {getattr(data, "config", None) for data in by_name(eval_dataset).values()}
+            task_config = configs.pop() if len(configs) == 1 else None
+        if task_config is not None:  # which is saved, with how these arguments predict
+            names = ("prediction_mode", "length_normalize_scores", "generation_num_beams")
+            settings = {name: getattr(self.args, name) for name in names}
+            self.task_config = replace(task_config, generation_max_length=self.generation_max_length, **settings)
+        elif train_dataset is not None:
+            logger.warning("The saved model will not say what its task is: give `task_config=splits.task_config`.")
 
     def fit_baselines(self, splits: TaskSplits, names: Sequence[str] | None = None) -> None:
         """
@@ -132,19 +140,6 @@ class TaskTrainer(DepthTrainer):
         for name, spec, split, metrics in found:
             own = {f"{name}_{metric}": metrics[metric] for metric in spec.metric_names if metric in metrics}
             self.baselines.setdefault((spec.benchmark, spec.name, split), {}).update(own)
-
-    def _complete_task_config(self, task_config: TaskConfig | None) -> TaskConfig | None:
-        """What is saved with the model: how examples are prepared, and how these arguments predict them."""
-        if task_config is None:
-            configs = {getattr(data, "config", None) for data in by_name(self.eval_dataset).values()}
-            task_config = configs.pop() if len(configs) == 1 else None
-        if task_config is None:
-            if self.train_dataset is not None:
-                logger.warning("The saved model will not say what its task is: give `task_config=splits.task_config`.")
-            return None
-        names = ("prediction_mode", "length_normalize_scores", "generation_num_beams")
-        settings = {name: getattr(self.args, name) for name in names}
-        return replace(task_config, generation_max_length=self.generation_max_length, **settings)
 
     def longest_target(self) -> int | None:
         """Tokens of the longest label, or target, of the data set that is evaluated."""
@@ -259,10 +254,8 @@ def _from_scratch(trainer: TaskTrainer, splits: TaskSplits) -> list[tuple[str, T
         if not found or score > best:
             best = score
             other.evaluate_tasks(datasets)
-            found = [
-                ("from_scratch", one.dataset.spec, one.dataset.split, one.metrics)
-                for one in other.evaluations.values()
-            ]
+            evaluations = other.evaluations.values()
+            found = [("from_scratch", one.dataset.spec, one.dataset.split, one.metrics) for one in evaluations]
     if trainer.is_world_process_zero():
         shutil.rmtree(args.output_dir, ignore_errors=True)
     set_seed(trainer.args.seed)
