@@ -108,7 +108,7 @@ class TrainingFlow(TrainerCallback):
         # Not 0 when a run is resumed, but 0 for streams of unknown length. The Trainer reads them from their
         # beginning, and calls it the end of an epoch when `max_steps` are over.
         self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
-        # That the run wrote or was resumed from, and at which the loss was known to be finite.
+        # The last checkpoint that the run wrote or goes on from, and the last step at which its loss was finite.
         trainer.last_checkpoint, trainer.last_good_step = checkpoint, state.global_step
         state.compute_steps(args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
         saved = {} if checkpoint is None else _saved(state, RunTotals)

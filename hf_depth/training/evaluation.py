@@ -52,7 +52,7 @@ class EvaluationMetrics:
         self.statistics[self.prefix] += trainer.accelerator.gather_for_metrics(statistics).sum(0)
         if self.attention is None:
             with trainer.autocast():
-                self.attention = attention_entropy(trainer._without_wrappers(trainer.model), inputs)
+                self.attention = attention_entropy(trainer.plain_model, inputs)
             if trainer.is_in_train and not self._warned_of_attention and trainer.is_world_process_zero():
                 self._warned_of_attention = warn_of_saturation(self.attention, trainer.state.global_step)
 

@@ -241,7 +241,9 @@ def check_sharding(
     """`UserError` if DeepSpeed or FSDP would train by another schedule, or would save no whole model."""
     if plugin is not None and plugin.state_dict_type.name != "FULL_STATE_DICT":
         what = f"`fsdp_state_dict_type` {plugin.state_dict_type.name}: the Trainer would save no model"
-        raise UserError(f"{what}. Set it to FULL_STATE_DICT in the file, as in `examples/accelerate/fsdp2.yaml`.")
+        raise UserError(
+            f"{what}. Set it to FULL_STATE_DICT in the configuration, as in examples/accelerate/fsdp2.yaml."
+        )
     config = deepspeed_config or {}
     if "scheduler" in config and isinstance(args.lr_scheduler_type, ScheduleName):
         what = f"`lr_scheduler_type` {args.lr_scheduler_type.value} would have no effect"
@@ -287,9 +289,9 @@ def check_examples(trainer: Trainer, argument: str, dataset: Iterable[Mapping[st
     wrong = sum((sentence_token in ids) != is_depth for ids in with_text)
     if wrong:
         how = f"{'without' if is_depth else 'with'} sentence tokens in {wrong:,} of {len(with_text):,} examples"
-        advice = f"Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens={is_depth})` of the model's tokenizer"
-        kind = type(trainer.model).__name__
-        raise UserError(f"`{argument}` was prepared {how}, but the model is a {kind}. {advice}.")
+        how += f", but the model is a {type(trainer.model).__name__}"
+        advice = f"Prepare it by `TaskSplits.prepare(tokenizer, sentence_tokens={is_depth})` with its tokenizer"
+        raise UserError(f"`{argument}` was prepared {how}. {advice}.")
 
 
 def check_direction_of_metric(trainer: Trainer) -> None:

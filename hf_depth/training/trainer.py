@@ -156,7 +156,6 @@ class DepthTrainer(Seq2SeqTrainer):
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self.last_evaluation: tuple[int | None, dict[str, float]] = (None, {})  # its step and its metrics
         self._returns_generated = False
-
         install_console(self)
         self.tracked_run = TrackedRun()
         self.callback_handler.callbacks.insert(0, self.tracked_run)  # before those of the trackers
@@ -184,21 +183,21 @@ class DepthTrainer(Seq2SeqTrainer):
             if getattr(generation, name) is None:
                 setattr(generation, name, getattr(model.config, name, None))
 
-    def _without_wrappers(self, model: nn.Module) -> PreTrainedModel:
+    @property
+    def plain_model(self) -> PreTrainedModel:
         """The model without what is wrapped around it, PEFT included."""
-        model = self.accelerator.unwrap_model(model)
+        model = self.accelerator.unwrap_model(self.model)
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
     @functools.cached_property
     def weights_losses(self) -> bool:
         """Whether the model weights the losses of its labels itself, and computes them without all logits."""
-        return hasattr(self._without_wrappers(self.model), "head_loss")
+        return hasattr(self.plain_model, "head_loss")
 
     @functools.cached_property
     def places(self) -> dict[str, int | None]:
         """The tokens that encoder and decoder have places for; `None` for any number."""
-        model = self._without_wrappers(self.model)
-        stacks = {"input_ids": model.get_encoder(), "labels": model.get_decoder()}
+        stacks = {"input_ids": self.plain_model.get_encoder(), "labels": self.plain_model.get_decoder()}
         return {name: number_of_places(stack) for name, stack in stacks.items()}
 
     @property
@@ -321,9 +320,8 @@ class DepthTrainer(Seq2SeqTrainer):
         inputs = dict(inputs)
         read = {name: inputs.pop(name) for name in COUNTED if name in inputs}
         measured = {"num_cut_tokens": inputs.pop("num_cut_tokens", None)}
-        own_model = self._without_wrappers(self.model)
-        if "encoder_segment_ids" in inputs and not getattr(own_model, "takes_packed_rows", False):
-            what = f"A {type(own_model).__name__} takes no `encoder_segment_ids`"
+        if "encoder_segment_ids" in inputs and not getattr(self.plain_model, "takes_packed_rows", False):
+            what = f"A {type(self.plain_model).__name__} takes no `encoder_segment_ids`"
             advice = "Load a T5, or a DEPTH model of one, or prepare the data without `packing`"
             raise UserError(f"{what}: the examples of a packed row would attend to each other. {advice}.")
         for name, what in (("input_ids", "An input"), ("labels", "A target")):

@@ -90,7 +90,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
 
     remove_unused_columns: bool = HfArg(default=False, help="Remove columns that are no argument of the model.")
     logging_nan_inf_filter: bool = HfArg(default=False, help="Hide losses that are not finite in the log.")
-    logging_steps: float | None = HfArg(default=None, help="Steps between logs, or their share (default: 0.02).")
+    logging_steps: float | None = HfArg(default=None, help="Steps between logs, below 1 their share (default: 0.02).")
     logging_first_step: bool = HfArg(default=True, help="Also log the first step.")
     learning_rate: float | None = HfArg(
         default=None, help="Peak (default of adamw_scale: 5e-3, from scratch 2e-2; of AdamW 1e-4, 1e-3)."
@@ -100,7 +100,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         help="Course of the learning rate (default: cosine).",
         metadata={"choices": [*(kind.value for kind in SchedulerType), ScheduleName.T5_INVERSE_SQRT.value]},
     )
-    warmup_steps: float | None = HfArg(default=None, help="Steps of warm-up, or their share (default: 0.05).")
+    warmup_steps: float | None = HfArg(default=None, help="Steps of warm-up, below 1 their share (default: 0.05).")
     optim: str | None = HfArg(
         default=None,
         help="The optimizer (default: adamw_scale); docs/how_to/optimizers.md compares those for T5.",
@@ -163,7 +163,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
 
     def _convert(self) -> None:
         """Have transformers convert and check all arguments but the names that it does not know."""
-        own_names = {name: getattr(self, name) for name, kinds in NAMES.items()}
+        own_names = {name: getattr(self, name) for name in NAMES}
         own_names = {name: value for name, value in own_names.items() if isinstance(value, NAMES[name][1])}
         for name in own_names:
             setattr(self, name, getattr(Seq2SeqTrainingArguments, name))
@@ -182,18 +182,14 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
         for name, value in own_names.items():
             setattr(self, name, value)
         if self.n_gpu > 1:  # without a launcher the Trainer takes `nn.DataParallel`, which fails on our loss
-            advice = f"`accelerate launch --multi_gpu --num_processes {self.n_gpu} SCRIPT ...` uses them all"
-            logger.warning(
-                f"One of {self.n_gpu} GPUs is used. {advice}; CUDA_VISIBLE_DEVICES=0 says that one is enough."
-            )
+            how = f"`accelerate launch --multi_gpu --num_processes {self.n_gpu} SCRIPT ...` uses them all"
+            logger.warning(f"One of {self.n_gpu} GPUs is used. {how}; CUDA_VISIBLE_DEVICES=0 says that one is enough.")
             self._n_gpu = 1
 
     def _check(self) -> None:
         """Stop on what would train something else than was asked for, or fail only when data are prepared."""
         if "optim" in self._defaults and self.optim != DEFAULT_OPTIMIZER and self.process_index == 0:
-            reason = (
-                f"{DEFAULT_OPTIMIZER.value} needs whole matrices, not parts of them as under {dividing_engine(self)}"
-            )
+            reason = f"{DEFAULT_OPTIMIZER.value} needs whole matrices, not parts of them under {dividing_engine(self)}"
             logger.warning(f"`optim` is {self.optim.value}, with learning rates of its own: {reason}.")
         for name, (allowed, reason) in UNSUPPORTED.items():
             if (value := getattr(self, name)) not in allowed:
