@@ -105,9 +105,6 @@ def column_values(batch: Mapping[str, Sequence[Any]], columns: Sequence[str]) ->
     return zip(batch[first], *(batch.get(column, missing) for column in others), strict=True)
 
 
-# ---- Metadata -------------------------------------------------------------------------------------------------------
-
-
 def metadata_prefix(values: Mapping[str, Any]) -> str:
     """
     What stands before the text of a document with these metadata. They are texts, numbers, dates and times, or lists

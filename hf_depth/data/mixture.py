@@ -40,9 +40,6 @@ DRAWS_AT_ONCE = 1000  # each block of draws has its own generator
 _NAME = re.compile(r"(?!with_metadata|(.*_)?(sentence|reconstruction|eosen)$)[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
-# ---- Sources --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class MixtureSource:
     """
@@ -128,25 +125,22 @@ def _sources_of(item: Any) -> list[MixtureSource]:
     if isinstance(item, Mapping):
         return [_source(item)]
     text = str(item)
-    if text.lstrip().startswith("{"):
-        try:
-            values = load_yaml(text, f"`dataset_mixture`: {without_credentials(text)}")
-        except UserError as error:  # the shell has parted it, or there is a glob or an address in it
-            example = """'{name: novels, train_file: "*.jsonl"}'"""
-            raise UserError(
-                f"{error} Put quotes round it, and round each value with a sign such as *: {example}."
-            ) from error
-        return [_source(values)]
+    is_file = not text.lstrip().startswith("{")
+    name = f"`dataset_mixture`: {without_credentials(text)}"
     try:
-        content = load_yaml(Path(text).read_bytes(), f"`dataset_mixture`: {text}")
+        content = load_yaml(Path(text).read_bytes(), name) if is_file else [load_yaml(text, name)]
     except OSError as error:
         raise UserError(
             f"`dataset_mixture`: {text!r} is neither a file that can be read ({error.strerror}) nor a source such as "
             "'{name: novels, weight: 0.7, train_file: novels/*.jsonl.gz}'."
         ) from error
+    except UserError as error:  # the shell has parted a source, or there is a glob or an address in it
+        example = """'{name: novels, train_file: "*.jsonl"}'"""
+        advice = f" Put quotes round it, and round each value with a sign such as *: {example}."
+        raise UserError(f"{error}{'' if is_file else advice}") from error
     if not isinstance(content, list) or not all(isinstance(values, Mapping) for values in content):
         raise UserError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
-    return [_source(values) for values in content]
+    return list(map(_source, content))
 
 
 def _source(values: Mapping[str, Any]) -> MixtureSource:
@@ -168,9 +162,6 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
         except (TypeError, ValueError):
             raise UserError(f"`weight` must be a number, got {given['weight']!r}.") from None
     return MixtureSource(name, **given)
-
-
-# ---- How often each source is drawn ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -253,10 +244,8 @@ class DocumentMixture(dict[str, Documents]):
         text_column: str = "text",
     ):
         super().__init__(documents)
-        named = {source.name: source for source in sources}
-        self.sources = {
-            name: replace(named[name], text_column=named[name].text_column or text_column) for name in documents
-        }
+        named = (replace(source, text_column=source.text_column or text_column) for source in sources)
+        self.sources = {source.name: source for source in named if source.name in documents}
         self.mixing = mixing
 
     def texts(self, seed: int = 42) -> Iterator[str | None]:
@@ -297,9 +286,6 @@ def each_source(
             yield name, part, text_column, False
     else:
         yield "", documents, text_column, False
-
-
-# ---- Examples -------------------------------------------------------------------------------------------------------
 
 
 def join_sources(

@@ -205,9 +205,6 @@ def _read_shard(folder: Path) -> tuple[Dataset, dict[str, Any]]:
     return examples, counts
 
 
-# ---- Settings -------------------------------------------------------------------------------------------------------
-
-
 def _plan(objective: Objective, shard_size: int, text: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that shards depend on, as JSON values."""
     settings = {"model_type": objective.model_type, **objective.settings}
@@ -286,9 +283,6 @@ def _finished(folder: Path, manifest: Mapping[str, Any], fingerprint: str) -> Sh
             if all(shards.sources(split) for split in shards.counts):
                 return shards
     return None
-
-
-# ---- Preparation ----------------------------------------------------------------------------------------------------
 
 
 def prepare_shards(

@@ -34,16 +34,10 @@ JOINED_DOCUMENTS_AT_ONCE = 1000
 
 # The files of these data sets give the same documents in any order and for any consumer. Others may give other
 # documents: `take`, `skip`, `interleave_datasets`, `shuffle`.
-_DIVISIBLE = {
-    "ArrowExamplesIterable",
-    "ExamplesIterable",
-    "FilteredExamplesIterable",
-    "FormattedExamplesIterable",
-    "MappedExamplesIterable",
-    "RebatchedArrowExamplesIterable",
-    "SelectColumnsIterable",
-    "VerticallyConcatenatedMultiSourcesExamplesIterable",
-}
+_DIVISIBLE = frozenset(
+    "ArrowExamplesIterable ExamplesIterable FilteredExamplesIterable FormattedExamplesIterable MappedExamplesIterable "
+    "RebatchedArrowExamplesIterable SelectColumnsIterable VerticallyConcatenatedMultiSourcesExamplesIterable".split()
+)
 
 
 class TrainingStream(torch.utils.data.IterableDataset):
