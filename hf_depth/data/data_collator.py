@@ -61,8 +61,9 @@ class _CorruptionCollator:
     packed_target_length: int | None = field(default=None, kw_only=True)
     metadata_probability: float = field(default=0.5, kw_only=True)
 
-    # The columns that examples must have, and what makes them.
+    # The columns that examples must have, what makes them, and whether they may hold several documents.
     _columns = ("input_ids",)
+    _may_be_joined = True
     objectives = ("span_corruption", "prefix_lm", "mixture_of_denoisers")
     _preparation = "SpanCorruptionObjective(...).prepare(documents)"
 
@@ -98,7 +99,9 @@ class _CorruptionCollator:
             shared.share_memory_()  # which a copy is not by itself
 
     def _get_special_ids(self) -> SpecialIds:
-        return SpecialIds(self.tokenizer.eos_token_id, sentinel_token_ids(self.tokenizer))
+        # A prefix language model masks nothing. Sentinels that there are can be no token of a text all the same.
+        sentinels = sentinel_token_ids(self.tokenizer, allow_none=self.objective == "prefix_lm")
+        return SpecialIds(self.tokenizer.eos_token_id, sentinels)
 
     def set_epoch(self, epoch: int) -> None:
         """
@@ -170,8 +173,11 @@ class _CorruptionCollator:
         if token_ids.min(initial=first) == first and token_ids.max(initial=last) == last:
             return token_ids, lengths
         is_wrong = self._is_special.take(token_ids, mode="clip") | (token_ids < 0)
-        if column == "input_ids" and is_wrong.any():
-            is_wrong &= ~self._is_separator(token_ids, lengths)
+        if column == "input_ids" and self._may_be_joined and is_wrong.any():
+            # `</s>` between two documents that `pack_examples` has joined. At an end, a tokenizer has written it.
+            is_separator = token_ids == self.tokenizer.eos_token_id
+            is_separator[np.cumsum(lengths) - 1] = is_separator[run_starts(lengths)] = False
+            is_wrong &= ~is_separator
         if is_wrong.any():
             place = int(is_wrong.argmax())
             index = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
@@ -183,10 +189,6 @@ class _CorruptionCollator:
             )
         return token_ids, lengths
 
-    def _is_separator(self, token_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Which ids of a ragged batch of examples are no tokens of a text, but may stand between two texts."""
-        return np.zeros(len(token_ids), bool)
-
     def _corrupt(
         self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
     ) -> tuple[Ragged, Ragged]:
@@ -195,9 +197,6 @@ class _CorruptionCollator:
         packed, `examples` are the rows, and `lengths` has the single examples.
         """
         raise NotImplementedError
-
-    def _get_units(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Ragged | None:
-        return _flatten_parts(examples, "unit_lengths", lengths) if self.whole_units else None
 
     def _checked(self, num_examples: int, batch: Ragged) -> Ragged:
         """What `_corrupt` returned, checked: wrong lengths of a user's own would let rows run into each other."""
@@ -308,19 +307,6 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         is_mixture = self.objective == "mixture_of_denoisers" and self.mode_tokens
         return (self.denoisers[0].mode or "") if is_mixture else ""
 
-    def _get_special_ids(self) -> SpecialIds:
-        # A prefix language model masks nothing. Sentinels that there are can be no token of a text all the same.
-        sentinels = sentinel_token_ids(self.tokenizer, allow_none=self.objective == "prefix_lm")
-        return SpecialIds(self.tokenizer.eos_token_id, sentinels)
-
-    def _is_separator(self, token_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        # Between two documents that `pack_examples` has joined. At an end, a tokenizer has written it.
-        is_separator = token_ids == self.tokenizer.eos_token_id
-        ends, lengths = np.cumsum(lengths)[lengths > 0], lengths[lengths > 0]
-        is_separator[ends - 1] = False
-        is_separator[ends - lengths] = False
-        return is_separator
-
     def _corrupt(
         self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
     ) -> tuple[Ragged, Ragged]:
@@ -332,17 +318,14 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         if self.objective == "prefix_lm":
             return split_prefix(token_ids, lengths, self._special_ids, random)
         if self.objective == "mixture_of_denoisers":
-            return self._denoise(token_ids, lengths, random)
-        units = self._get_units(examples, lengths)
+            chosen, *counts = denoiser_counts(lengths, self.denoisers, random)
+            (inputs, input_lengths), targets = mask_spans(token_ids, lengths, *counts, self._special_ids, random)
+            modes = self._mode_ids[chosen]  # (batch_size,)
+            begins = run_starts(input_lengths)[modes >= 0]
+            return (np.insert(inputs, begins, modes[modes >= 0]), input_lengths + (modes >= 0)), targets
+        units = _flatten_parts(examples, "unit_lengths", lengths) if self.whole_units else None
         counts = noise_counts(lengths, self.mlm_probability, self.mean_noise_span_length)
         return mask_spans(token_ids, lengths, *counts, self._special_ids, random, units)
-
-    def _denoise(self, token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom) -> tuple[Ragged, Ragged]:
-        chosen, *counts = denoiser_counts(lengths, self.denoisers, random)
-        (inputs, input_lengths), targets = mask_spans(token_ids, lengths, *counts, self._special_ids, random)
-        modes = self._mode_ids[chosen]  # (batch_size,)
-        begins = run_starts(input_lengths)[modes >= 0]
-        return (np.insert(inputs, begins, modes[modes >= 0]), input_lengths + (modes >= 0)), targets
 
 
 @dataclass
@@ -381,6 +364,7 @@ class DataCollatorForDepth(_CorruptionCollator):
     """
 
     _columns = ("input_ids", "sentence_lengths")
+    _may_be_joined = False
     objectives = ("span_corruption", "prefix_lm")
     _preparation = "DepthObjective(...).prepare(documents)"
 
@@ -411,9 +395,8 @@ class DataCollatorForDepth(_CorruptionCollator):
                     "model needs one to read and one to write. Leave it out (`min_sentences=2`)."
                 )
             return split_depth_prefix(*sentences, self.sentence_shuffling_probability, self._special_ids, random)
-        units = self._get_units(examples, lengths)
+        unit_lengths = _flatten_parts(examples, "unit_lengths", lengths)[0] if self.whole_units else None
         settings = (self.mlm_probability, self.mean_noise_span_length, self.sentence_shuffling_probability)
-        unit_lengths = None if units is None else units[0]
         return corrupt_depth(*sentences, *settings, self._special_ids, random, unit_lengths)
 
 

@@ -273,13 +273,13 @@ def largest_raw_length(
     limit = 2
     while not is_too_long(limit):
         limit *= 2
-    first_too_long = bisect_left(range(limit), True, lo=2, key=is_too_long)
-    if first_too_long == 2:
+    longest = bisect_left(range(limit), True, lo=2, key=is_too_long) - 1
+    if longest < 2:
         raise UserError(
             f"No text fits into `max_source_length`={max_source_length} and `max_target_length`={max_target_length}: "
             "two tokens of text need 3 in each. Raise them."
         )
-    return first_too_long - 1
+    return longest
 
 
 def depth_bounds(

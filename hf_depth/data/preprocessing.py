@@ -39,7 +39,10 @@ MOST_CANDIDATES = 64
 
 
 class Preprocessor:
-    """What the makers of windows share: what they read, and what they write."""
+    """
+    What the makers of windows share: what they read, and what they write. `_windows_of` gives the windows of each
+    document, of texts in several parts; a window has the values of the columns.
+    """
 
     version: ClassVar[int] = EXAMPLES_VERSION
     list_columns: ClassVar[tuple[str, ...]] = ("input_ids",)
@@ -94,10 +97,6 @@ class Preprocessor:
         owners = np.repeat(np.arange(len(windows)), list(map(len, parts)))  # (num_parts,)
         ends = np.cumsum(np.bincount(owners, counts, minlength=len(windows)).astype(np.int64))  # (num_windows,)
         return np.split(lengths.astype(np.int32), ends[:-1])  # (num_units,) each
-
-    def _windows_of(self, texts: Iterable[Sequence[str]]) -> Iterator[list[tuple]]:
-        """The windows of each document, of texts in several parts. A window has the values of the columns."""
-        raise NotImplementedError
 
 
 @dataclass
@@ -289,10 +288,7 @@ class PackedPreprocessor(Preprocessor):
         source, target, _ = self.length_bounds(*map(_lengths, counted))
         if METADATA_IDS in columns:
             source = source + _lengths(columns[METADATA_IDS])
-        return self._joined(columns, pack(source, target, self.max_source_length, self.max_target_length))
-
-    def _joined(self, columns: dict[str, list], rows: list[np.ndarray]) -> dict[str, list]:
-        joined = {}
+        rows, joined = pack(source, target, self.max_source_length, self.max_target_length), {}
         for name, feature in self.preprocessor.features.items():
             values = columns[name]
             if isinstance(feature, List):
