@@ -15,7 +15,12 @@ import transformers
 from torch import nn
 from transformers import Cache, GenerationMixin, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config
 from transformers import initialization as init
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, and_masks
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    and_masks,
+    bidirectional_mask_function,
+    causal_mask_function,
+)
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
@@ -76,25 +81,14 @@ def sentence_to_sentence_groups(
     return torch.where(queries & has_keys, 1, ANY), keys.long()
 
 
-@dataclass
-class MaskRule:
-    """Who attends to whom, by numbers per token: a mask function as of transformers, whose indices broadcast."""
+def _same(pair: Pair, anything: int) -> Callable[..., torch.BoolTensor]:
+    """A mask function: a query attends to the keys that have its number; with the number `anything`, to all."""
 
-    padding: torch.BoolTensor | None = None  # (batch_size, keys): nobody attends to a key where it is `False`
-    # A query attends to the keys of its segment. Padding, 0, attends to all: a softmax over nothing is not finite.
-    segments: Pair | None = None
-    groups: Pair | None = None  # a query attends to the keys of its group, -1 to all
-    is_causal: bool = False  # a query attends to no key after it
+    def mask_function(batch_idx, head_idx, q_idx, kv_idx):  # whose indices broadcast
+        query = pair[0][batch_idx, q_idx]
+        return (query == anything) | (query == pair[1][batch_idx, kv_idx])
 
-    def __call__(self, batch_idx: Any, head_idx: Any, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.BoolTensor:
-        allowed = q_idx >= (kv_idx if self.is_causal else 0)
-        if self.padding is not None:
-            allowed = allowed & self.padding[batch_idx, kv_idx]
-        for pair, anything in ((self.segments, 0), (self.groups, ANY)):
-            if pair is not None:
-                query = pair[0][batch_idx, q_idx]
-                allowed = allowed & ((query == anything) | (query == pair[1][batch_idx, kv_idx]))
-        return allowed
+    return mask_function
 
 
 def make_mask(
@@ -108,22 +102,28 @@ def make_mask(
     cache: Cache | None = None,
 ) -> Any:
     """
-    The mask of a `stack` that reads `tokens` (B, Q), or their embeddings, by the other arguments: see [`MaskRule`]. It
-    is additive for eager, boolean for sdpa, blocks for flex attention; a dictionary if layers differ. `cache` knows
-    the keys of each layer. `padding` stays as it is if it has an entry for each query, or if nothing else matters.
+    The mask of a `stack` that reads `tokens` (B, Q), or their embeddings: additive for eager, boolean for sdpa, blocks
+    for flex attention; a dictionary if layers differ. A query attends to the keys of its segment and of its group, if
+    `is_causal` to none after it, and never to `padding` (B, K). `cache` knows the keys of each layer. `padding` stays
+    as it is if it has an entry for each query, or if nothing else matters.
     """
     if _is_complete(padding) or (segments is None and groups is None):
         return padding
-    if padding is not None:  # a static cache has room for more keys
-        room = 0 if cache is None else max(0, num_keys - padding.shape[1])
-        padding = nn.functional.pad(padding.to(tokens.device, torch.bool), (0, room))
+    if padding is not None:
+        padding = padding.to(tokens.device, torch.bool)
+        if cache is None and padding.shape[1] < num_keys:  # which transformers would take for padding
+            raise ValueError(f"The attention mask has {padding.shape[1]} places, but there are {num_keys} tokens.")
+    rules = [causal_mask_function if is_causal else bidirectional_mask_function]
+    if segments is not None:  # padding, of segment 0, attends to all: a softmax over nothing is not finite
+        rules.append(_same(segments, 0))
+    if groups is not None:
+        rules.append(_same(groups, ANY))
     config = getattr(stack.config, "text_config", stack.config)
-    rule, layer_types = MaskRule(padding, segments, groups, is_causal), getattr(config, "layer_types", None) or ()
-    functions = {"full_attention": rule}
+    functions, layer_types = {"full_attention": and_masks(*rules)}, getattr(config, "layer_types", None) or ()
     if layer_types:  # a decoder may read both masks, whatever its layers are
-        functions["sliding_attention"] = and_masks(rule, _window(config, is_causal))
-    options = {"batch_size": tokens.shape[0], "q_length": tokens.shape[1], "allow_is_causal_skip": False}
-    options |= {"dtype": stack.dtype, "device": tokens.device, "config": config}
+        functions["sliding_attention"] = and_masks(*rules, _window(config, is_causal))
+    options = {"batch_size": tokens.shape[0], "q_length": tokens.shape[1], "attention_mask": padding}
+    options |= {"allow_is_causal_skip": False, "dtype": stack.dtype, "device": tokens.device, "config": config}
     # As `create_causal_mask`, but without `torch.vmap`, which takes 5 ms on a CPU: as long as a small model's token.
     make, masks = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation], {}
     for kind, function in functions.items():
@@ -322,12 +322,11 @@ class DepthMixin:
             if decoder_input_ids is not None:  # `so_far` may have room for more
                 is_new = is_sentence_token(decoder_input_ids, self.config)
             groups = sentence_to_sentence_groups(is_new, sentence_mask.to(tokens.device), segments)
-        num_sources = encoder_outputs[0].shape[1]
+        num_keys = encoder_outputs[0].shape[1]
+        own_mask = self._decoder_mask(tokens, so_far, decoder_attention_mask, decoder_segment_ids, cache)
         states, head, outputs = self._decode(
-            attention_mask=make_mask(self.get_decoder(), tokens, num_sources, attention_mask, segments, groups),
-            decoder_attention_mask=self._decoder_mask(
-                tokens, so_far, decoder_attention_mask, decoder_segment_ids, cache
-            ),
+            attention_mask=make_mask(self.get_decoder(), tokens, num_keys, attention_mask, segments, groups),
+            decoder_attention_mask=own_mask,
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=encoder_outputs,
             cache=cache,
@@ -342,10 +341,10 @@ class DepthMixin:
 
     def _decoder_mask(self, tokens, so_far, padding, segment_ids, cache) -> Any:
         """The mask of the decoder: `so_far` says which of all its tokens are sentence tokens."""
-        decoder, length = self.get_decoder(), tokens.shape[1]
-        groups, num_keys = None, length if cache is None else _num_keys(cache, length, decoder.config)
+        decoder, length, groups = self.get_decoder(), tokens.shape[1], None
         if getattr(self.config, "hierarchical_decoder_mask", False) and not _is_complete(padding):
-            if (room := num_keys - so_far.shape[1]) > 0:  # of a static cache, or tokens in it are not in `so_far`
+            room = 0 if cache is None else _num_keys(cache, length, decoder.config) - so_far.shape[1]
+            if room > 0:  # a static cache has it, or tokens in a cache are not in `so_far`
                 if 0 < (past := cache.get_seq_length()) > so_far.shape[1] - length:
                     raise ValueError(
                         f"`cache` holds {int(past)} tokens, but `decoder_sentence_mask` is missing or does not cover "
@@ -354,7 +353,7 @@ class DepthMixin:
                 so_far = nn.functional.pad(so_far, (0, room))
             groups = sentence_to_sentence_groups(so_far, so_far)
         segments = None if segment_ids is None else (segment_ids, segment_ids)
-        return make_mask(decoder, tokens, num_keys, padding, segments, groups, True, cache)
+        return make_mask(decoder, tokens, length, padding, segments, groups, True, cache)
 
     def _check_first_batch(self, sentence_mask: torch.BoolTensor) -> None:
         """Warn if the first batch of training has no sentence tokens: collators of transformers add none."""
@@ -401,8 +400,8 @@ class DepthMixin:
             rows = (states.flatten(0, 1), head, labels.flatten(), weights.to(dtype).flatten())
             found = self.head_loss(*rows, with_predictions=not self.training)
         if found is not None:
-            loss, *by_label = found
-            token_losses, predictions = ([values.view(labels.shape) for values in by_label] + [None])[:2]
+            loss, token_losses = found[0], found[1].view(labels.shape)
+            predictions = None if self.training else found[2].view(labels.shape)
         else:
             logits = head(states)
             token_losses = cross_entropy_per_token(logits, labels)

@@ -254,6 +254,14 @@ class GivenStatesTest(parameterized.TestCase):
                 model(**batch)
 
 
+class ShortMaskTest(parameterized.TestCase):
+    @parameterized.parameters("attention_mask", "decoder_attention_mask")
+    def test_a_padding_mask_for_fewer_tokens_is_refused(self, name):
+        batch = random_batch(6)
+        with self.assertRaisesRegex(ValueError, "mask has 4 places, but there are (12|9) tokens"):
+            tiny_model()(**{**batch, name: batch["attention_mask"][:, :4]})
+
+
 class FirstBatchTest(parameterized.TestCase):
     """A collator of transformers alone gives DEPTH a text without sentence tokens."""
 
