@@ -102,8 +102,8 @@ def make_mask(
     cache: Cache | None = None,
 ) -> Any:
     """
-    The mask of a `stack` that reads `tokens` (B, Q), or their embeddings: additive for eager, boolean for sdpa, blocks
-    for flex attention; a dictionary if layers differ. A query attends to the keys of its segment and of its group, if
+    The mask of a `stack` that reads `tokens` (B, Q), or their embeddings. It is additive for eager, boolean for sdpa,
+    blocks for flex attention; a dictionary if layers differ. A query attends to the keys of its segment and group, if
     `is_causal` to none after it, and never to `padding` (B, K). `cache` knows the keys of each layer. `padding` stays
     as it is if it has an entry for each query, or if nothing else matters.
     """
