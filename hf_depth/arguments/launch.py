@@ -172,7 +172,7 @@ def end_on_signals() -> Iterator[None]:
     """
     Run a script so that it ends with one message and leaves no process behind.
 
-    - SIGTERM and SIGUSR1 end it with the status `REQUEUE_STATUS`. During training, a checkpoint is saved first.
+    - SIGTERM and SIGUSR1 end it with the status `REQUEUE_STATUS`, after a checkpoint during training.
     - Ctrl-C ends it with the status 130.
     - If its launcher (`accelerate launch`, `torchrun`) is killed, it ends, too (on Linux).
     - If one of several processes fails, it ends at once, so that the launcher ends the others.

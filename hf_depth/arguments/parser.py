@@ -44,19 +44,15 @@ def parse_arguments(
 
     The file maps names of flags to values: `null` is `None`, a list gives a flag several values, and a mapping goes to
     flags that take JSON. Plain values are read as on the command line: `learning_rate: 1e-4` is a number, and
-    `eval_strategy: no` is the strategy.
-
-    A dataclass, as for `transformers.HfArgumentParser`, may have
+    `eval_strategy: no` is the strategy. `defaults` are other defaults than those of the dataclasses. These may have
 
     - `_argument_group_name`, the topic of its flags in `--help`;
-    - `option_groups`, which maps the name of a flag to fields that are options of it. With `{"config_overrides":
-      ("d_model",)}`, one writes `--config_overrides d_model=256`, or a mapping in a file;
-    - `alternatives`, groups of fields, each with a source of data and what belongs to it. A flag for one of these
-      sources replaces the others in the file: `--train_file` its `dataset_name`;
+    - `option_groups`, fields that are options of a flag. With `{"config_overrides": ("d_model",)}`, one writes
+      `--config_overrides d_model=256`, or a mapping in a file;
+    - `alternatives`, groups of fields, each a source of data and what belongs to it. A flag for one of these sources
+      replaces the others in the file: `--train_file` its `dataset_name`;
     - `full_class`, the place of a subclass with the flags of transformers, which is filled instead. It takes seconds
       to import. `--help` and an unknown flag are answered without it.
-
-    `defaults` are other defaults than those of the dataclasses.
 
     >>> from dataclasses import make_dataclass
     >>> parse_arguments([make_dataclass("Arguments", [("max_steps", int, 10)])], ["--max_steps", "100"])
@@ -96,10 +92,7 @@ def stock_flags() -> frozenset[str]:
 
 
 class ScriptParser(HfArgumentParser):
-    """
-    The parser of [`parse_arguments`]. It is light if a class stands for its `full_class`: then it knows the flags of
-    transformers by name alone. If it explains all, help shows these flags as well.
-    """
+    """Is light if a class stands for its `full_class`: then it knows the flags of transformers by name alone."""
 
     def __init__(self, dataclass_types: Sequence[type], description: str | None, explains_all: bool = False):
         self.is_light = any("full_class" in vars(kind) for kind in dataclass_types)
