@@ -186,6 +186,7 @@ class TaskPredictor:
             raise UserError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
         if return_scores and self.label_ids is None:
             raise UserError(f"`return_scores`: the task {self.spec.full_name!r} is free-form, so it has no labels.")
+        check_at_least_one(num_beams=generate_kwargs.get("num_beams"))
         prepared = self.preprocessor(read_new_examples(examples, self.spec))
         token_ids, num_cut = prepared["input_ids"], [number for number in prepared["num_cut_tokens"] if number]
         if num_cut:

@@ -79,6 +79,8 @@ class TaskPredictorTest(parameterized.TestCase):
             self.predictor(prediction_mode="score_labels")(list(rte_rows(1)), num_beams=2)
 
     def test_a_number_below_one_is_named(self):
+        with self.assertRaisesRegex(ValueError, "`num_beams` must be at least 1, got 0"):
+            self.predictor()(list(rte_rows(1)), num_beams=0)
         for name in ("batch_size", "generation_max_length", "generation_num_beams"):
             with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
                 TaskPredictor(tiny_model("t5"), TOKENIZER, RTE, **{name: 0})
