@@ -30,17 +30,11 @@ def plot_losses(log_history: Sequence[Mapping], path: str | Path) -> "Figure":
     Draw the losses of `trainer.state.log_history` over the steps on a logarithmic axis: lines of training, dots of
     evaluation. Scores and the entropy of attention, if there are any, have panels of their own.
     """
-    has_scores = any("eval_score" in log for log in log_history)
-    has_entropy = any("eval_attention_entropy" in log for log in log_history)
-    number = 1 + has_scores + has_entropy
-    figure = _new_figure(max(10, 5 * number), 4.5)
-    panels = figure.subplots(1, number, squeeze=False)[0]
-    _plot_loss_panel(panels[0], log_history)
-    if has_scores:
-        _plot_score_panel(panels[1], log_history)
-    if has_entropy:
-        _plot_attention_panel(panels[-1], log_history)
-    for axes in panels:
+    others = {"eval_score": _plot_score_panel, "eval_attention_entropy": _plot_attention_panel}
+    plots = [_plot_loss_panel, *(plot for key, plot in others.items() if any(key in log for log in log_history))]
+    figure = _new_figure(max(10, 5 * len(plots)), 4.5)
+    for plot, axes in zip(plots, figure.subplots(1, len(plots), squeeze=False)[0], strict=True):
+        plot(axes, log_history)
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
         if axes.get_legend_handles_labels()[0]:

@@ -109,11 +109,7 @@ def discourse_coherence(
 
 # How a window of neighbouring sentences becomes an example of each label, by `TaskSpec.config_name`. A window has a
 # sentence for each text column of the task.
-DISCOURSE_TASKS = {
-    "sentence_position": sentence_position,
-    "sentence_ordering": sentence_ordering,
-    "discourse_coherence": discourse_coherence,
-}
+DISCOURSE_TASKS = {make.__name__: make for make in (sentence_position, sentence_ordering, discourse_coherence)}
 
 
 def load(
