@@ -15,12 +15,7 @@ import transformers
 from torch import nn
 from transformers import Cache, GenerationMixin, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config
 from transformers import initialization as init
-from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
-    and_masks,
-    bidirectional_mask_function,
-    causal_mask_function,
-)
+from transformers import masking_utils as masking
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
@@ -113,19 +108,19 @@ def make_mask(
         padding = padding.to(tokens.device, torch.bool)
         if cache is None and padding.shape[1] < num_keys:  # which transformers would take for padding
             raise ValueError(f"The attention mask has {padding.shape[1]} places, but there are {num_keys} tokens.")
-    rules = [causal_mask_function if is_causal else bidirectional_mask_function]
+    rules = [masking.causal_mask_function if is_causal else masking.bidirectional_mask_function]
     if segments is not None:  # padding, of segment 0, attends to all: a softmax over nothing is not finite
         rules.append(_same(segments, 0))
     if groups is not None:
         rules.append(_same(groups, ANY))
     config = getattr(stack.config, "text_config", stack.config)
-    functions, layer_types = {"full_attention": and_masks(*rules)}, getattr(config, "layer_types", None) or ()
+    functions, layer_types = {"full_attention": masking.and_masks(*rules)}, getattr(config, "layer_types", None) or ()
     if layer_types:  # a decoder may read both masks, whatever its layers are
-        functions["sliding_attention"] = and_masks(*rules, _window(config, is_causal))
+        functions["sliding_attention"] = masking.and_masks(*rules, _window(config, is_causal))
     options = {"batch_size": tokens.shape[0], "q_length": tokens.shape[1], "attention_mask": padding}
     options |= {"allow_is_causal_skip": False, "dtype": stack.dtype, "device": tokens.device, "config": config}
     # As `create_causal_mask`, but without `torch.vmap`, which takes 5 ms on a CPU: as long as a small model's token.
-    make, masks = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation], {}
+    make, masks = masking.ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation], {}
     for kind, function in functions.items():
         layer = layer_types.index(kind) if kind in layer_types else 0
         offset, (length, first) = 0, (num_keys, 0)
@@ -158,12 +153,9 @@ def _num_keys(cache: Cache, num_queries: int, config: PreTrainedConfig) -> int:
 
 @dataclass
 class DepthEncoderOutput(BaseModelOutput):
-    """
-    A [`BaseModelOutput`] with a `sentence_mask` (B, S): `True` where the input is a sentence token. Cross-attention
-    needs it, and `generate()` does not pass the input on.
-    """
+    """A [`BaseModelOutput`] with what cross-attention must know of the input, which `generate()` does not pass on."""
 
-    sentence_mask: torch.BoolTensor | None = None
+    sentence_mask: torch.BoolTensor | None = None  # (batch_size, source_length): `True` for a sentence token
 
 
 @dataclass
@@ -421,24 +413,22 @@ class DepthMixin:
         shifted = shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
         return shifted if segment_ids is None else shifted.masked_fill(is_segment_start(segment_ids), start)
 
-    def prepare_inputs_for_generation(
-        self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
         """As in the model below, with the `decoder_sentence_mask` of all decoder ids; `forward` makes the mask."""
         cache = kwargs.get("cache")
         past = 0 if cache is None else cache.get_seq_length()
         if kwargs.get("next_sequence_length") is None and 0 < past < input_ids.shape[1]:
             # Transformers (5.24) would feed the tokens of a given cache, or of an assistant's, once more.
             kwargs["next_sequence_length"] = input_ids.shape[1] - past
-        kwargs["decoder_attention_mask"] = decoder_attention_mask
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if not has_sentence_tokens(self.config):
             return inputs
+        inputs["decoder_attention_mask"] = kwargs.get("decoder_attention_mask")
         sentence_mask = is_sentence_token(input_ids, self.config)
         if getattr(cache, "is_compileable", False):  # a mask that grew by one a step would recompile each time
             num_keys = _num_keys(cache, inputs["decoder_input_ids"].shape[1], self.get_decoder().config)
             sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, num_keys - sentence_mask.shape[1])))
-        return {**inputs, "decoder_attention_mask": decoder_attention_mask, "decoder_sentence_mask": sentence_mask}
+        return {**inputs, "decoder_sentence_mask": sentence_mask}
 
 
 def _without_position_bias(module, args, kwargs):
