@@ -255,7 +255,8 @@ class ScriptParser(HfArgumentParser):
             if f"--{name}" not in self.names:
                 name = name.rpartition(".")[2]
                 longer = [one for one in known if one.startswith(name)]
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.85) or (longer if len(longer) == 1 else [])
+                alike = [one for one in known if one.startswith("no_") == name.startswith("no_")]
+                near = difflib.get_close_matches(name, alike, n=1, cutoff=0.85) or (longer if len(longer) == 1 else [])
                 advice = f"did you mean `{known[near[0]]}`?" if near else "`--help_all` lists all"
                 lines.append(f"unknown argument `{flag}`: {advice}{place}")
         if lines:

@@ -251,6 +251,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
 class ErrorTest(ArgumentsTestCase):
     @parameterized.parameters(
         ("--lerning_rate 1", "unknown argument `--lerning_rate`: did you mean `--learning_rate`?"),
+        ("--no_local_rank", "unknown argument `--no_local_rank`: `--help_all` lists all"),
         ("--stream", "unknown argument `--stream`: did you mean `--streaming`?"),
         ("--zzz", "unknown argument `--zzz`: `--help_all` lists all"),
         ("--max_steps abc", "argument `--max_steps`: invalid int value: 'abc'"),
