@@ -198,7 +198,7 @@ class DepthTrainingArguments(TrainingFlags, Seq2SeqTrainingArguments):
             advice = "Leave it out to train for `num_train_epochs`, and `--do_train` to train nothing"
             raise UserError(f"`max_steps` must be at least 1, got {self.max_steps}. {advice}.")
         if self.skip_bad_batches and (self.fp16 or self.deepspeed_plugin is not None):
-            reason = "neither for `fp16`, whose loss scaling does so, nor for DeepSpeed, which steps before it can"
+            reason = "neither for `fp16`, which skips such steps, nor for DeepSpeed, whose gradient is known too late"
             raise UserError(f"`skip_bad_batches` is {reason}. Leave it out.")
         saves_best = self.save_strategy == SaveStrategy.BEST
         if saves_best and self.metric_for_best_model is None:
