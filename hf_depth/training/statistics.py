@@ -162,9 +162,8 @@ def summarize_order(rows: np.ndarray, constrained: bool = False) -> dict[str, fl
 
 def unshuffling_accuracy(rows: np.ndarray) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """
-    Un-shuffling accuracy from [`unshuffling_statistics`], with its chance level and 95 % Wilson score interval.
-
-    It is by number of sentences and by position, for `all` examples of at least two sentences and for `shuffled` ones.
+    Un-shuffling accuracy from [`unshuffling_statistics`], by number of sentences and by position. It has its chance
+    level and 95 % Wilson score interval, for `all` examples of at least two sentences and for the `shuffled` ones.
     """
     accuracies = {}
     for name, part in _with_order(rows).items():
@@ -240,8 +239,8 @@ def example_statistics(
 
 def summarize(sums: torch.Tensor) -> dict[str, float]:
     """
-    Metrics from summed [`example_statistics`]: losses in nats per label (`loss` is weighted), accuracies and fractions
-    from 0 to 1. Chance guesses among the sentence tokens that remain. What has no label is left out.
+    Metrics from summed [`example_statistics`]: losses in nats per label, of which `loss` is weighted, and accuracies.
+    Chance is to guess among the sentence tokens that remain. What has no label to measure it on is left out.
     """
     s = dict(zip(STATISTICS, sums.tolist(), strict=True))
     ratios = {
@@ -271,8 +270,7 @@ class TrainingMetrics:
     What is added up between two logs of a training: the components of the loss, and rates. Sums stay on the device.
 
     A mixture also counts what was seen of each source since the training began: documents, examples, tokens before
-    corruption, and passes. A packed row holds several examples. A stream's passes are complete ones, as a mean over
-    all readers.
+    corruption, and passes. A packed row holds several examples. Passes of a stream are a mean over its readers.
     """
 
     def __init__(self, trainer: Trainer):
