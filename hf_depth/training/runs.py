@@ -74,10 +74,8 @@ class Run:
         cls, args: DepthTrainingArguments, describe: Mapping[str, Any] | Callable[[dict[str, Any]], Mapping[str, Any]]
     ) -> "Run":
         """
-        The run of `args.output_dir`, new or continued from a checkpoint that fits.
-
-        `describe` is its description, such as its objective and base model. It may also be a function that returns it,
-        given the description in the checkpoint, which is empty for a new run.
+        The run of `args.output_dir`, new or continued from a checkpoint that fits. `describe` is its description, such
+        as its objective and base model. It may be a function of the one in the checkpoint, which is empty for a new run.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise UserError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
