@@ -75,7 +75,7 @@ class Run:
     ) -> "Run":
         """
         The run of `args.output_dir`, new or continued from a checkpoint that fits. `describe` is its description, such
-        as its objective and base model. It may be a function of the one in the checkpoint, which is empty for a new run.
+        as its objective and base model. It may be a function of that in the checkpoint, which may be empty.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise UserError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
