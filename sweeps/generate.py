@@ -145,6 +145,10 @@ THEIRS = f"Lengths, batches and steps are those of {AUTHORS}"
 OWN_TEXT = "Add `--train_file` for your own text; without it, Python's own documentation is read."
 ONLY_T5 = "for T5, since there is none for DEPTH"
 NOT_MEASURED = "Not measured yet: the number of steps is an estimate."
+MEASURED_1_HOUR = (
+    "It also reads docstrings of installed packages. One run took 34 CPU minutes with one thread. It put 56 % of the "
+    "shuffled unseen examples in exactly the right order (chance 35 %), and 86 of 112 pairs of sentences."
+)
 MEASURED_10_MINUTES = (
     "One run took 13 CPU minutes with one thread, and put 61 % of the shuffled unseen examples in exactly the right "
     "order (chance 35 %, the quickstart 57 %)."
@@ -268,7 +272,7 @@ RECIPES = {
         ON_CPU | {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4, "max_steps": 5500},
     ),
     "pretrain_cpu_1_hour": (
-        f"A DEPTH model from scratch in an hour of a CPU core. {OWN_TEXT} {NOT_MEASURED}",
+        f"A DEPTH model from scratch in less than an hour of a CPU core. {OWN_TEXT} {MEASURED_1_HOUR}",
         PRE_TRAINING,
         ON_CPU
         | {

@@ -7,10 +7,10 @@ from transformers import T5Config, UMT5Config
 
 from hf_depth.models import modeling_depth
 from hf_depth.models.configuration_depth import DEPTH_CONFIGS, FAMILIES, DepthConfig
-from hf_depth.models.loading import UMT5ForConditionalGeneration
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
 )
 
 # Ordinary tokens are 3 to 39, sentence tokens 40 to 45, `<eosen>` is 46.

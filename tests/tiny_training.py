@@ -32,7 +32,7 @@ from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureDataset, Mixtu
 from hf_depth.data.streams import ExampleStream
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids
 from hf_depth.evaluation.plots import plot_losses
-from hf_depth.models.loading import UMT5ForConditionalGeneration
+from hf_depth.models.modeling_depth import UMT5ForConditionalGeneration
 
 
 class TrainingTestCase(parameterized.TestCase):

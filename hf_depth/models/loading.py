@@ -8,7 +8,6 @@ from typing import Any
 from transformers import (
     AttentionInterface,
     AutoConfig,
-    GenerationMixin,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -24,15 +23,12 @@ from ..errors import UserError, suggestion
 from ..ranges import SIZE_FIELDS
 from .adapters import is_adapter, load_adapted
 from .configuration_depth import DEPTH_CONFIGS, T5_MODEL_TYPES, DepthConfig, DepthFields
-from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from .modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
+)
 from .stock import add_rows, from_scratch, load_stock_model, load_weights, size_for
-
-
-class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
-    """UMT5: a [`T5ForConditionalGeneration`] with a relative position bias in every layer."""
-
-    config_class = UMT5Config
-
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),

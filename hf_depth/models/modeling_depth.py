@@ -503,6 +503,12 @@ class T5ForConditionalGeneration(DepthMixin, transformers.T5ForConditionalGenera
         return states * self.model_dim**-0.5 if self.config.scale_decoder_outputs else states, self.lm_head, outputs
 
 
+class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
+    """UMT5: a [`T5ForConditionalGeneration`] with a relative position bias in every layer."""
+
+    config_class = transformers.UMT5Config
+
+
 class SentenceInputMixin:
     """The layout of the encoder input, for users of a model who do not have hf_depth."""
 

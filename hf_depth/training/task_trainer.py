@@ -146,11 +146,15 @@ class TaskTrainer(DepthTrainer):
         return None if self._task_dataset is None else generation_length(self._task_dataset.spec, self._label_ids)
 
     def evaluate_datasets(
-        self, datasets: EvaluationData, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+        self,
+        datasets: EvaluationData,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
     ) -> dict[str, float]:
         """As [`DepthTrainer.evaluate_datasets`], with the mean score; what was predicted is in `evaluations`."""
         check_evaluation_data(self, datasets)
-        metrics = super().evaluate_datasets(datasets, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        metrics = super().evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
         score = mean_score([self.evaluations[dataset.key] for dataset in by_name(datasets).values()])
         return metrics if score is None else {f"{metric_key_prefix}_score": score} | metrics
 
@@ -161,7 +165,12 @@ class TaskTrainer(DepthTrainer):
         return self.evaluate_datasets(datasets, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def evaluation_loop(
-        self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are [`TaskPredictions`]."""
         if description == "Prediction":
@@ -171,7 +180,7 @@ class TaskTrainer(DepthTrainer):
         self._label_ids = encode_labels(self.processing_class, labels) if labels else None
         try:
             output = super().evaluation_loop(
-                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
         finally:
             self._task_dataset = None
@@ -195,7 +204,12 @@ class TaskTrainer(DepthTrainer):
         return output._replace(predictions=predictions, label_ids=None)
 
     def prediction_step(
-        self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, ignore_keys: Any = None, **gen_kwargs: Any
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool = False,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)

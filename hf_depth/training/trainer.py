@@ -414,7 +414,12 @@ class DepthTrainer(Seq2SeqTrainer):
         return metrics | {f"{metric_key_prefix}_{k}": v for k, v in (self.evaluated.attention or {}).items()}
 
     def evaluation_loop(
-        self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """As `Trainer.evaluation_loop`, over each example once. A training draws its random numbers as without it."""
         started, self._returns_generated = time.perf_counter(), description == "Prediction"
@@ -433,7 +438,7 @@ class DepthTrainer(Seq2SeqTrainer):
                     collator.set_metadata_probability(metadata_probability)
                 self.gather_function = self.accelerator.gather_for_metrics
                 self.evaluated.begin_loop(prefix)
-                output = super().evaluation_loop(dataloader, description, *args, metric_key_prefix=prefix, **kwargs)
+                output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, prefix)
                 if f"{prefix}_loss" in output.metrics:
                     metrics = self.evaluated.metrics(prefix)
                     output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})

@@ -20,11 +20,11 @@ from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditiona
 from hf_depth.data.tokenization import check_sentence_tokens, load_tokenizer
 from hf_depth.models.loading import (
     BIAS_FIELD,
-    UMT5ForConditionalGeneration,
     config_values,
     load_config,
     load_model,
 )
+from hf_depth.models.modeling_depth import UMT5ForConditionalGeneration
 from tiny_models import SIZE, V1_0, V1_1, random_batch
 
 PLAIN, TOKENIZER = tiny_tokenizer(), tiny_tokenizer(sentence_tokens=True)

@@ -17,10 +17,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
-from hf_depth.models.loading import UMT5ForConditionalGeneration
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
     is_sentence_token,
     make_mask,
 )

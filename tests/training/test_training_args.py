@@ -220,8 +220,10 @@ class TrainerTest(TrainingTestCase):
 
     def test_the_best_model_may_be_that_of_a_metric_of_ones_own_trainer(self):
         class Own(DepthTrainer):
-            def evaluation_loop(self, *args, **kwargs):
-                output = super().evaluation_loop(*args, **kwargs)
+            def evaluation_loop(
+                self, dataloader, description, loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+            ):
+                output = super().evaluation_loop(dataloader, description, loss_only, ignore_keys, metric_key_prefix)
                 output.metrics["eval_mine"] = float(self.state.global_step == 2)
                 return output
 

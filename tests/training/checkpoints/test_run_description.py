@@ -90,6 +90,10 @@ class ContinuedRunTest(TrainingTestCase):
             self.find(**changes, allow_changed_arguments=True)
         self.assertRegex("".join(logs.output), message)
 
+    def test_the_hash_of_examples_stays_what_it_was_when_older_checkpoints_were_saved(self):
+        described = describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
+        self.assertEqual(described, {"train_examples": 2, "train_examples_hash": "fd71bc9a9d35"})
+
     def test_other_data_are_refused_unless_they_are_allowed(self):
         message = r"train_examples 8 \(now 9\), train_examples_hash"
         with self.assertRaisesRegex(ValueError, message + ".*--allow_changed_arguments true"):
