@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import EvalLoopOutput, IntervalStrategy, SaveStrategy
 
@@ -146,11 +145,7 @@ class TaskTrainer(DepthTrainer):
         return None if self._task_dataset is None else generation_length(self._task_dataset.spec, self._label_ids)
 
     def evaluate_datasets(
-        self,
-        datasets: EvaluationData,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
+        self, datasets: EvaluationData, ignore_keys: Any = None, metric_key_prefix: str = "eval", **gen_kwargs: Any
     ) -> dict[str, float]:
         """As [`DepthTrainer.evaluate_datasets`], with the mean score; what was predicted is in `evaluations`."""
         check_evaluation_data(self, datasets)
@@ -165,12 +160,7 @@ class TaskTrainer(DepthTrainer):
         return self.evaluate_datasets(datasets, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
+        self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
     ) -> EvalLoopOutput:
         """The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are [`TaskPredictions`]."""
         if description == "Prediction":
@@ -204,12 +194,7 @@ class TaskTrainer(DepthTrainer):
         return output._replace(predictions=predictions, label_ids=None)
 
     def prediction_step(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool = False,
-        ignore_keys: list[str] | None = None,
-        **gen_kwargs: Any,
+        self, model, inputs, prediction_loss_only=False, ignore_keys=None, **gen_kwargs
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
