@@ -128,14 +128,27 @@ class SpanCorruptionPreprocessor(Preprocessor):
         if self.raw_length < 3:
             raise UserError(f"`raw_length` must be at least 3, got {self.raw_length}: raise the maximum lengths.")
         self.encoder = TextEncoder(tokenizer)
-        self.separator = tokenizer.eos_token_id if self.pack_examples else -1
+        if self.pack_examples:
+            self.separator = tokenizer.eos_token_id
 
     def _windows_of(self, texts: Iterable[Sequence[str]]) -> Iterator[list[tuple]]:
         documents = (np.array(ids, dtype=np.int32) for part in texts for ids in self.encoder(part))
-        for joined in [list(documents)] if self.pack_examples else ([document] for document in documents):
-            yield [(window, 0, number) for window, number in self._windows(joined)]
+        if self.pack_examples:
+            yield [(window, 0, number) for window, number in self._joined(list(documents))]
+            return
+        for document in documents:
+            yield [(window, 0, int(place == 0)) for place, window in enumerate(self._windows(document))]
 
-    def _windows(self, documents: list[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+    def _windows(self, tokens: np.ndarray) -> list[np.ndarray]:
+        """The windows of one document, `(document_length,)`."""
+        if len(tokens) < 2:
+            return []
+        cuts = np.arange(self.raw_length, len(tokens), self.raw_length)
+        if len(tokens) % self.raw_length == 1:
+            cuts[-1] -= 1  # a window of one token could not be corrupted
+        return np.split(tokens, cuts)
+
+    def _joined(self, documents: list[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
         """The windows of joined documents, without `</s>` at their ends, and how many documents begin in each."""
         parts = [np.append(document, np.int32(self.separator)) for document in documents if len(document)]
         tokens = np.concatenate([*parts, np.array([], dtype=np.int32)])  # (joined_length,)
