@@ -18,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path, PurePath
 
 from datasets import Dataset, IterableDataset
+from datasets.exceptions import DatasetGenerationError
 
 from .sentences import get_sentence_splitter
 
@@ -72,7 +73,10 @@ def load_python_text(
     versions = (PYTHON_TEXT_VERSION, sys.version, get_sentence_splitter().version)
     packages = find_packages() if installed_packages else {}
     arguments = {"folder": standard_library(), "packages": packages, "versions": versions}
-    documents = Dataset.from_generator(_read_documents, gen_kwargs=arguments, cache_dir=cache_dir)
+    try:
+        documents = Dataset.from_generator(_read_documents, gen_kwargs=arguments, cache_dir=cache_dir)
+    except DatasetGenerationError as error:  # would be taken for a mistake in the user's data
+        raise (error.__cause__ or error) from None
     return documents.to_iterable_dataset() if streaming else documents
 
 

@@ -244,8 +244,10 @@ class DocumentMixture(dict[str, Documents]):
         text_column: str = "text",
     ):
         super().__init__(documents)
-        named = (replace(source, text_column=source.text_column or text_column) for source in sources)
-        self.sources = {source.name: source for source in named if source.name in documents}
+        named = {source.name: source for source in sources}
+        self.sources = {
+            name: replace(named[name], text_column=named[name].text_column or text_column) for name in documents
+        }
         self.mixing = mixing
 
     def texts(self, seed: int = 42) -> Iterator[str | None]:
@@ -335,7 +337,6 @@ class MixtureDataset(torch.utils.data.Dataset):
     """
 
     def __init__(self, examples: Mapping[str, Dataset], mixing: Mixing, seed: int = 42):
-        self.examples = dict(examples)
         self.source_names = list(examples)
         self.source_sizes = {name: len(part) for name, part in examples.items()}
         for name, size in self.source_sizes.items():
@@ -363,6 +364,12 @@ class MixtureDataset(torch.utils.data.Dataset):
         self._rows = np.concatenate(orders)  # (len(self._all),)
         # In shared memory, so that `set_epoch` reaches running workers of a data loader.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    @property
+    def examples(self) -> dict[str, Dataset]:
+        """The examples of each source."""
+        parts = zip(self.source_sizes.items(), self._starts.tolist(), strict=True)
+        return {name: self._all.select(range(start, start + size)) for (name, size), start in parts}
 
     @property
     def description(self) -> str:

@@ -267,7 +267,7 @@ def largest_raw_length(
     """
 
     def is_too_long(num_tokens: int) -> bool:
-        input_length, target_length, _ = bounds(num_tokens)
+        input_length, target_length = bounds(num_tokens)[:2]
         return bool(input_length > max_source_length or target_length > (max_target_length or math.inf))
 
     limit = 2
@@ -321,7 +321,7 @@ def depth_capacities(
     """
     num_sentences = np.arange(1, max_sentences + 1)[:, None]  # (max_sentences, 1)
     num_tokens = np.arange(1, max_source_length + max_target_length + 1)  # each is in the input or in the target
-    source_lengths, target_lengths, _ = bounds(np.maximum(num_tokens, num_sentences), num_sentences)
+    source_lengths, target_lengths = bounds(np.maximum(num_tokens, num_sentences), num_sentences)[:2]
     # (max_sentences, most_tokens)
     fits = (source_lengths <= max_source_length) & (target_lengths <= max_target_length)
     capacities = np.logical_and.accumulate(fits, axis=1).sum(axis=1)  # (max_sentences,)

@@ -26,14 +26,7 @@ from ..ranges import Range, check_ranges
 from .columns import MetadataEncoder
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_bounds, parse_denoisers
-from .mixture import (
-    DocumentMixture,
-    Documents,
-    Statistics,
-    each_source,
-    join_sources,
-    naming_source,
-)
+from .mixture import DocumentMixture, Documents, Statistics, each_source, join_sources, naming_source
 from .noise import (
     MAX_UNIT_LENGTH,
     Bounds,
@@ -176,9 +169,14 @@ class Objective(ABC):
             "`length_bounds`: leave it out."
         )
 
-    def _check_sentinels(self, num_spans: np.ndarray) -> None:
+    def _check_sentinels(self, bounds: Bounds) -> None:
+        if len(bounds) != 3:
+            raise UserError(
+                f"`length_bounds` of {type(self).__name__} gives {len(bounds)} arrays. It must give three: the "
+                "largest lengths of input and target, and now also the most masked spans of an example (0 without)."
+            )
         num_sentinels = len(sentinel_token_ids(self.tokenizer, allow_none=True))
-        check_enough_sentinels(int(np.max(num_spans)), num_sentinels, remedy=self.fewer_spans)
+        check_enough_sentinels(int(np.max(bounds[2])), num_sentinels, remedy=self.fewer_spans)
 
     @property
     def metadata_encoder(self) -> MetadataEncoder | None:
@@ -375,7 +373,7 @@ class _T5Objective(Objective):
 
     def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
         raw_length = self._raw_length()
-        self._check_sentinels(self.length_bounds()(raw_length)[2])
+        self._check_sentinels(self.length_bounds()(raw_length))
         settings = {"pack_examples": self.pack_examples, "units": self.units, "metadata": self.metadata_encoder}
         return SpanCorruptionPreprocessor(self.tokenizer, raw_length, text_column, **settings)
 
@@ -407,7 +405,7 @@ class _DepthObjective(Objective):
     def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
         bounds = depth_prefix_bounds if self.mlm_probability is None else self.length_bounds()
         capacities = depth_capacities(bounds, self.max_text_length, self.max_target_length, self.max_sentences)
-        self._check_sentinels(bounds(np.array(capacities), np.arange(1, len(capacities) + 1))[2])
+        self._check_sentinels(bounds(np.array(capacities), np.arange(1, len(capacities) + 1)))
         settings = {"min_sentences": self.min_sentences, "language": self.sentence_language}
         settings |= {"units": self.units, "metadata": self.metadata_encoder}
         return DepthPreprocessor(self.tokenizer, capacities, text_column, **settings)

@@ -298,7 +298,7 @@ class PackedPreprocessor(Preprocessor):
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
         columns = self.preprocessor(batch)
         counted = [columns[name] for name in ("input_ids", "sentence_lengths") if name in columns]
-        source, target, _ = self.length_bounds(*map(_lengths, counted))
+        source, target = self.length_bounds(*map(_lengths, counted))[:2]
         if METADATA_IDS in columns:
             source = source + _lengths(columns[METADATA_IDS])
         rows, joined = pack(source, target, self.max_source_length, self.max_target_length), {}

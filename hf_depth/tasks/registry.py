@@ -125,7 +125,7 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise UserError(f"`task_file` {path} is no regular file.")
+        raise UserError(f"`task_file` {path} is no regular file: write the tasks to a file first.")
     try:
         content = load_yaml(path.read_bytes(), str(path))
     except OSError as error:

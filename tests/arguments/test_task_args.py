@@ -39,7 +39,7 @@ class ChosenTasksTest(RegistryTestCase):
 
     @parameterized.parameters(
         ({}, {"task_file": ["gone.yaml"]}, "`task_file` gone.yaml cannot be read: No such file or directory"),
-        ({}, {"task_file": [os.devnull]}, "`task_file` /dev/null is no regular file"),
+        ({}, {"task_file": [os.devnull]}, "`task_file` /dev/null is no regular file: write the tasks to a file first"),
         ({"name": "tone"}, {"benchmark": "glue"}, "`--benchmark glue` has no effect beside `--task_file`"),
         ({}, {"dataset_name": ["rte"], "sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
     )

@@ -22,6 +22,11 @@ class SourceTest(CorpusTestCase):
         expected = python_reference_documents() + python_docstring_documents(package)
         self.assertCountEqual(map(str, loaded), map(str, expected))
 
+    def test_a_defect_in_reading_the_documentation_keeps_its_traceback(self):
+        defect = mock.patch("hf_depth.data.default_corpus.python_reference_documents", side_effect=KeyError("defect"))
+        with defect, self.assertRaisesRegex(KeyError, "defect"):
+            load_corpus(cache_dir=self.path("cache"))
+
     @parameterized.parameters(False, True)
     def test_what_is_no_folder_of_documents_is_named(self, streaming):
         self.write("a.jsonl", json.dumps({"text": SENTENCES[0]}))

@@ -6,9 +6,17 @@ from absl.testing import parameterized
 from datasets import Dataset, interleave_datasets
 from torch.utils.data import DataLoader
 
-from helpers import CorpusTestCase, tiny_tokenizer
+from helpers import CorpusTestCase, plain_examples, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
-from hf_depth.data.mixture import Mixing, MixtureDataset, MixtureSource, MixtureStream, join_sources, read_sources
+from hf_depth.data.mixture import (
+    DocumentMixture,
+    Mixing,
+    MixtureDataset,
+    MixtureSource,
+    MixtureStream,
+    join_sources,
+    read_sources,
+)
 from hf_depth.data.objectives import DepthObjective
 from hf_depth.data.streams import ExampleStream
 from tiny_streams import Numbers, documents, examples_by_pass
@@ -112,6 +120,17 @@ class PassTest(parameterized.TestCase):
             self.assertGreater(last, 1)
             for epoch in range(last):
                 self.assertEqual(counts[source, epoch], Counter(range(size)))
+
+    def test_the_examples_of_each_source_are_those_given(self):
+        sources = {"b": table(30), "a": table(7)}
+        mixture = MixtureDataset(sources, Mixing({"a": 0.6, "b": 0.4}))
+        self.assertEqual(list(mixture.examples), list(sources))
+        for name, part in mixture.examples.items():
+            self.assertEqual(plain_examples(part), plain_examples(sources[name]))
+
+    def test_a_mixture_of_documents_without_their_source_is_refused(self):
+        with self.assertRaisesRegex(KeyError, "b"):
+            DocumentMixture({"a": table(1), "b": table(1)}, [MixtureSource("a", train_file="a.txt")], Mixing())
 
     def test_each_pass_has_noise_of_its_own(self):
         tokens = np.arange(3, 203)

@@ -117,7 +117,7 @@ class SpanCorruptionPreprocessorTest(parameterized.TestCase):
         preprocessor = SpanCorruptionPreprocessor(TOKENIZER, raw_length, pack_examples=True)
         eos, tokens = TOKENIZER.eos_token_id, iter(range(3, 300))
         documents = [np.array([next(tokens) for _ in range(length)], dtype=np.int32) for length in lengths]
-        found = list(preprocessor._windows(documents))
+        found = list(preprocessor._joined(documents))
         windows, num_documents = [window.tolist() for window, _ in found], [number for _, number in found]
         begins = {document[0].item() for document in documents if len(document)}
         self.assertEqual(num_documents, [len(begins.intersection(window)) for window in windows])
