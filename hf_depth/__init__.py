@@ -6,8 +6,6 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-import __main__
-
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.corpus import load_corpus
     from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
@@ -87,5 +85,5 @@ def __dir__() -> list[str]:
 
 # The import registers DEPTH models: `AutoModelForSeq2SeqLM.from_pretrained(folder)` knows them. It takes seconds, for
 # torch. A script that says so, as ours do, gets it with the first public name: `--help` does not wait for it.
-if not hasattr(__main__, "__models_later__"):
+if not hasattr(sys.modules.get("__main__"), "__models_later__"):
     importlib.import_module(".models", __name__)
