@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import EvalLoopOutput, IntervalStrategy, SaveStrategy
 
@@ -160,7 +161,7 @@ class TaskTrainer(DepthTrainer):
         return self.evaluate_datasets(datasets, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def evaluation_loop(
-        self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+        self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
         """The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are [`TaskPredictions`]."""
         if description == "Prediction":
@@ -170,7 +171,7 @@ class TaskTrainer(DepthTrainer):
         self._label_ids = encode_labels(self.processing_class, labels) if labels else None
         try:
             output = super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
             )
         finally:
             self._task_dataset = None
@@ -194,7 +195,7 @@ class TaskTrainer(DepthTrainer):
         return output._replace(predictions=predictions, label_ids=None)
 
     def prediction_step(
-        self, model, inputs, prediction_loss_only=False, ignore_keys=None, **gen_kwargs
+        self, model: Any, inputs: Any, prediction_loss_only: bool = False, ignore_keys: Any = None, **gen_kwargs: Any
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
