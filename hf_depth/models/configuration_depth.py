@@ -105,6 +105,6 @@ class DepthConfig(DepthFields, T5Config):
 DEPTH_CONFIGS = dict.fromkeys(T5_MODEL_TYPES, DepthConfig)
 for _model_type, _family in FAMILIES.items():
     _name, _base = f"Depth{_family}Config", getattr(transformers, f"{_family}Config")
-    _doc = f"A [`{_base.__name__}`] with sentence tokens and hierarchical attention: see [`DepthFields`]."
+    _doc = f"A `{_base.__name__}` with sentence tokens and hierarchical attention: see [`DepthFields`]."
     _fields = {"__doc__": _doc, "__module__": __name__, "model_type": f"depth_{_model_type}"}
     DEPTH_CONFIGS[_model_type] = globals()[_name] = type(_name, (DepthFields, _base), _fields)
