@@ -236,6 +236,7 @@ def main(kind: str, output_dir: str, arguments: str):
             losses = [log for log in trained.state.log_history if "loss" in log]
             logs = {"train": losses[0], "losses": losses, "all": trained.state.log_history}
             json.dump(logs | {"eval": metrics}, file)
+        trained.log({"loss": 1.0})  # alone: it would hang if `log` waited for the other processes
     trained.end()
     wrapped = [one for one in gc.get_objects() if isinstance(one, torch.nn.parallel.DistributedDataParallel)]
     assert not wrapped, "a model that outlives its process group can hang at exit"
