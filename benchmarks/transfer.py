@@ -519,7 +519,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", nargs="+", type=float, default=list(grid.MINUTES), help="of pre-training, CPU time"
     )
-    parser.add_argument("--seeded_minutes", type=float, default=20, help="up to which each seed has its pre-training")
+    parser.add_argument("--seeded_minutes", type=float, default=120, help="up to which each seed has its pre-training")
     parser.add_argument("--prose", nargs="+", help="files of documents, with a column title for what belongs together")
     parser.add_argument("--subjectivity", help="JSON lines of text and label: Pang and Lee's subjectivity sentences")
     parser.add_argument("--disco_eval", help="folder of DiscoEval, with a folder of files for each of its tasks")
